@@ -1,0 +1,1 @@
+"""What learns: the diffusion generator, PPO and sampling MPC (floor 1)."""

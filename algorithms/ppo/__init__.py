@@ -1,0 +1,1 @@
+"""Tensor PPO on RLlib."""

@@ -1,0 +1,1 @@
+"""Simulated worlds: simulators, the tracking task, the recorder (floor 1)."""

@@ -1,0 +1,1 @@
+"""Physics back ends behind one protocol."""

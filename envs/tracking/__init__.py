@@ -1,0 +1,1 @@
+"""The motion-tracking task as pure functions and one environment."""

@@ -1,0 +1,1 @@
+"""The character: rotations, skeleton, kinematics and surface points (floor 0)."""

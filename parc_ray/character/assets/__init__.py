@@ -1,0 +1,1 @@
+"""Character models that ship with the package."""

@@ -1,0 +1,1 @@
+"""From kinematic to physical motions (floor 2)."""

@@ -1,0 +1,1 @@
+"""Arrow schema, dataset store, importers and window sampling (floor 1)."""

@@ -1,0 +1,1 @@
+"""Importers for motion files, one module per format."""

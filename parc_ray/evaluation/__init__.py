@@ -1,0 +1,1 @@
+"""Metrics, protocols and tables (floor 2)."""

@@ -1,0 +1,1 @@
+"""Motion clips, features, resampling and mirroring (floor 0)."""

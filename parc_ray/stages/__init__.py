@@ -1,0 +1,1 @@
+"""The stages of the PARC loop, one function each (floor 2)."""

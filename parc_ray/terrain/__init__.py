@@ -1,0 +1,1 @@
+"""Height-field terrains and exact distances to them (floor 0)."""
