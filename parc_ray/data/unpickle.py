@@ -1,0 +1,213 @@
+"""Reading pickles of strangers without running anything that is in them.
+
+PARC and MimicKit publish motions as pickles. ``safe_load`` reads them with an allow-list: plain
+containers and numbers, numpy arrays and scalars (under numpy 1 and numpy 2 module names) and torch
+tensors, whose inner archives go through ``torch.load(weights_only=True)``. Everything else in a
+file is refused before it is looked up (generator.md 8.2, data.md section 3).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from parc_ray.errors import InputError
+
+LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+
+
+class _Call:
+    """A function that a pickle may call but whose attributes it cannot change."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_function", function)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise pickle.UnpicklingError(f"attempt to change {name} of a function")
+
+
+class Opaque:
+    """Stands for an object of a class that is not known here; keeps nothing and does nothing."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Opaque:
+        """Ignore whatever the file hands to the constructor."""
+        return super().__new__(cls)
+
+    def __setstate__(self, _state: Any) -> None:
+        """Ignore the stored attributes."""
+
+
+def _encode_latin1(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"encoding {encoding!r} is not used by array files")
+    return text.encode("latin1")
+
+
+class _Dtype:
+    """A plain element type: numbers, booleans or text. What a file says of it beyond the byte
+    order is not believed, because a forged one would make raw bytes pass for objects."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, name: str, *_: Any) -> None:
+        self.value = np.dtype(str(name))
+        if self.value.kind not in "biufcSU" or self.value.subdtype is not None:
+            raise pickle.UnpicklingError(f"arrays of {name!r} are not allowed")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if state[1] in ("<", ">"):
+            self.value = self.value.newbyteorder(state[1])
+
+
+class _Array(np.ndarray):
+    """An array that takes its content only as raw bytes of a plain element type."""
+
+    def __setstate__(self, state: tuple[Any, ...], /) -> None:
+        _, shape, dtype, fortran, raw = state
+        super().__setstate__((1, shape, _plain_dtype(dtype), bool(fortran), bytes(raw)))
+
+
+_NDARRAY = object()
+
+
+def _plain_dtype(dtype: Any) -> np.dtype:
+    if not isinstance(dtype, _Dtype):
+        raise pickle.UnpicklingError("array without a plain element type")
+    return dtype.value
+
+
+def _reconstruct(kind: Any, *_: Any) -> np.ndarray:
+    if kind is not _NDARRAY:
+        raise pickle.UnpicklingError(f"arrays of class {kind!r} are not allowed")
+    return _Array((0,), np.int8)
+
+
+def _scalar(dtype: Any, raw: bytes) -> Any:
+    return np.frombuffer(raw, _plain_dtype(dtype), count=1)[0]
+
+
+def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: str, *_: Any) -> np.ndarray:
+    return np.frombuffer(buffer, _plain_dtype(dtype)).reshape(shape, order=order)  # type: ignore[call-overload]
+
+
+def _tensor_storage(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+
+
+def _rebuild_tensor(
+    storage: Any,
+    offset: int,
+    size: Any,
+    stride: Any,
+    grad: bool = False,
+    hooks: Any = None,
+    *_: Any,
+) -> torch.Tensor:
+    return torch._utils._rebuild_tensor_v2(
+        storage, offset, tuple(size), tuple(stride), bool(grad), OrderedDict()
+    )
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Call(_Dtype),
+    ("_codecs", "encode"): _Call(_encode_latin1),
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch._utils", "_rebuild_tensor_v2"): _Call(_rebuild_tensor),
+    ("torch.storage", "_load_from_bytes"): _Call(_tensor_storage),
+}
+for _package in ("numpy.core", "numpy._core"):
+    _ALLOWED[f"{_package}.multiarray", "_reconstruct"] = _Call(_reconstruct)
+    _ALLOWED[f"{_package}.multiarray", "scalar"] = _Call(_scalar)
+    _ALLOWED[f"{_package}.numeric", "_frombuffer"] = _Call(_from_buffer)
+
+for _module in ("builtins", "__builtin__"):
+    for _type in (set, frozenset, bytearray, complex):
+        _ALLOWED[_module, _type.__name__] = _type
+
+_NEVER_OPAQUE = frozenset(sys.stdlib_module_names) | {"__builtin__", "numpy", "torch", "parc_ray"}
+
+
+class _SafeUnpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, name: str, opaque: bool) -> None:
+        super().__init__(io.BytesIO(data))
+        self._name = name
+        self._opaque = opaque
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        allowed = _ALLOWED.get((module_name, global_name))
+        if allowed is not None:
+            return allowed
+        if self._opaque and module_name.split(".")[0] not in _NEVER_OPAQUE:
+            return Opaque
+        raise InputError(
+            f"{self._name}: the pickle asks for {module_name}.{global_name}, which could run code; "
+            "allowed are plain containers, numpy arrays and torch tensors; do not use this file, "
+            "or save its arrays anew without custom classes"
+        )
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        raise pickle.UnpicklingError("reference to an object outside the file")
+
+
+def check_not_pointer(head: bytes, name: str) -> None:
+    """Refuse what was never downloaded: empty files and Git LFS pointers.
+
+    Args:
+        head: first bytes of the file (128 suffice).
+        name: what to call the file in messages.
+
+    Raises:
+        InputError: the file is empty or a Git LFS pointer.
+    """
+    if not head:
+        raise InputError(
+            f"{name}: file is empty; a motion file is needed; fetch or copy the file again"
+        )
+    if head.startswith(LFS_MAGIC):
+        raise InputError(
+            f"{name}: Git LFS pointer instead of the file's content; the real file is needed; "
+            "run 'git lfs pull' where it was cloned, or download the file itself"
+        )
+
+
+def safe_load(data: bytes, name: str, *, opaque: bool = False) -> Any:
+    """Read one pickle without looking up anything beyond the allow-list.
+
+    Args:
+        data: the whole pickle.
+        name: what to call it in messages (file, or file and field).
+        opaque: read instances of classes unknown here (but never of the standard library, numpy,
+            torch or this project) as inert ``Opaque`` objects instead of refusing the file. For
+            optional side data only.
+
+    Returns:
+        Plain containers, numpy arrays and torch tensors.
+
+    Raises:
+        InputError: empty file, LFS pointer, a forbidden global, truncated or damaged data.
+    """
+    check_not_pointer(data[:128], name)
+    try:
+        return _SafeUnpickler(data, name, opaque).load()
+    except InputError:
+        raise
+    except Exception as error:  # a damaged pickle may fail in any way at all
+        raise InputError(
+            f"{name}: not a readable pickle ({type(error).__name__}: {error}); a complete, "
+            "undamaged file is needed; fetch or write the file again"
+        ) from error
