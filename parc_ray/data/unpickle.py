@@ -58,8 +58,11 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
 
 
 class _Dtype:
-    """A plain element type: numbers, booleans or text. What a file says of it beyond the byte
-    order is not believed, because a forged one would make raw bytes pass for objects."""
+    """A plain element type: numbers, booleans or text.
+
+    What a file says of it beyond the byte order is not believed, because a forged one would make
+    raw bytes pass for objects.
+    """
 
     __slots__ = ("value",)
 
@@ -101,7 +104,8 @@ def _scalar(dtype: Any, raw: bytes) -> Any:
 
 
 def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: str, *_: Any) -> np.ndarray:
-    return np.frombuffer(buffer, _plain_dtype(dtype)).reshape(shape, order=order)  # type: ignore[call-overload]
+    flat = np.frombuffer(buffer, _plain_dtype(dtype))
+    return flat.reshape(shape, order="F" if order == "F" else "C")
 
 
 def _tensor_storage(data: bytes) -> Any:
