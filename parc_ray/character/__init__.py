@@ -1,1 +1,1 @@
-"""The character: rotations, skeleton, kinematics and surface points (floor 0)."""
+"""Characters: rotations, skeleton, forward kinematics and surface points (floor 0)."""

@@ -1,1 +1,1 @@
-"""Motion clips, features, resampling and mirroring (floor 0)."""
+"""Motion clips: frames, features, resampling, mirroring and contacts (floor 0)."""
