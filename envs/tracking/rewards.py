@@ -1,0 +1,103 @@
+"""Reward terms of motion tracking (tracker.md 3): pure functions, one number per environment.
+
+Shapes: N environments, B bodies, J joints, D degrees of freedom, K key bodies. World frame, SI,
+quaternions xyzw. Every term lies in [0, 1] and is exactly 1 where state and reference are equal,
+apart from contact matching, which is signed, and the costs, which are 0 or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from parc_ray.character.rotations import quat_angle
+
+
+def pose_term(joint_rot: Tensor, ref_joint_rot: Tensor, weights: Tensor, scale: float) -> Tensor:
+    """exp(-scale sum_j w_j theta_j^2) of joint rotations (N, J, 4); weights (J,)."""
+    angle = quat_angle(joint_rot, ref_joint_rot)
+    return torch.exp(-scale * (weights * angle * angle).sum(-1))
+
+
+def velocity_term(dof_vel: Tensor, ref_dof_vel: Tensor, weights: Tensor, scale: float) -> Tensor:
+    """exp(-scale sum_d w_d (difference)^2) of joint velocities (N, D) rad/s; weights (D,)."""
+    error = ref_dof_vel - dof_vel
+    return torch.exp(-scale * (weights * error * error).sum(-1))
+
+
+def root_error_sq(root_pos: Tensor, root_rot: Tensor, ref_pos: Tensor, ref_rot: Tensor) -> Tensor:
+    """|p^ - p|^2 + 0.1 theta^2 (N,), of positions (N, 3) and rotations (N, 4)."""
+    angle = quat_angle(root_rot, ref_rot)
+    return (ref_pos - root_pos).square().sum(-1) + 0.1 * angle * angle
+
+
+def root_term(error_sq: Tensor, scale: float, tight_share: float, tight_scale: float) -> Tensor:
+    """exp(-scale e) of `root_error_sq`, a share of it with a second, tighter scale."""
+    wide = torch.exp(-scale * error_sq)
+    if tight_share == 0.0:
+        return wide
+    return (1.0 - tight_share) * wide + tight_share * torch.exp(-tight_scale * error_sq)
+
+
+def root_velocity_term(
+    lin_vel: Tensor, ang_vel: Tensor, ref_lin_vel: Tensor, ref_ang_vel: Tensor, scale: float
+) -> Tensor:
+    """exp(-scale (|v^ - v|^2 + 0.1 |w^ - w|^2)) of world-frame velocities (N, 3)."""
+    error = (ref_lin_vel - lin_vel).square().sum(-1)
+    error = error + 0.1 * (ref_ang_vel - ang_vel).square().sum(-1)
+    return torch.exp(-scale * error)
+
+
+def key_term(
+    body_pos: Tensor, ref_body_pos: Tensor, key_bodies: Sequence[int], scale: float
+) -> Tensor:
+    """exp(-scale sum_k |difference|^2) of key positions relative to the root, world axes.
+
+    Args:
+        body_pos: (N, B, 3), body 0 is the root.
+        ref_body_pos: (N, B, 3).
+        key_bodies: indices of the K key bodies.
+        scale: 1/m^2.
+    """
+    keys = list(key_bodies)
+    own = body_pos[:, keys] - body_pos[:, :1]
+    ref = ref_body_pos[:, keys] - ref_body_pos[:, :1]
+    return torch.exp(-scale * (ref - own).square().sum((-1, -2)))
+
+
+def contact_strength(contact_force: Tensor, mode: str, threshold: float) -> Tensor:
+    """How much each body touches, (N, B) in [0, 1], from terrain forces (N, B, 3) in newton.
+
+    `binary`: force above the threshold (paper eq. 21); `ramp`: force clamped to 1 N (code).
+    """
+    norm = contact_force.square().sum(-1).sqrt()
+    return (norm > threshold).to(norm.dtype) if mode == "binary" else norm.clamp(max=1.0)
+
+
+def contact_term(strength: Tensor, ref_contacts: Tensor) -> Tensor:
+    """Mean over bodies of (2 c^ - 1) s, (N,) in [-1, 1] (paper eq. 21-22)."""
+    return ((2.0 * ref_contacts - 1.0) * strength).mean(-1)
+
+
+def action_rate_cost(action: Tensor, previous: Tensor) -> Tensor:
+    """Mean squared change of the normalised action (N, D)."""
+    return (action - previous).square().mean(-1)
+
+
+def power_cost(
+    dof_pos: Tensor, dof_vel: Tensor, target: Tensor, gains: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
+    """Mean absolute joint power in watt (N,), torques estimated as clipped PD.
+
+    Args:
+        dof_pos: (N, D) rad.
+        dof_vel: (N, D) rad/s.
+        target: (N, D) PD targets, rad.
+        gains: stiffness, damping and effort limit, (D,) each.
+    """
+    kp, kd, effort = gains
+    torque = kp * (target - dof_pos) - kd * dof_vel
+    torque = torch.minimum(torch.maximum(torque, -effort), effort)
+    return (torque * dof_vel).abs().mean(-1)
