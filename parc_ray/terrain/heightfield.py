@@ -10,7 +10,7 @@ Legend: X, Y cells of one terrain, N terrains, K points.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -251,6 +251,10 @@ class HeightfieldBatch:
     """(N, 2) long: true number of cells of each terrain."""
     cell_size: float
     """Metres, the same for all terrains."""
+    upper: Tensor | None = None
+    """(N, X, Y) world metres: augmentation bounds, where all terrains have them."""
+    lower: Tensor | None = None
+    """(N, X, Y) world metres: augmentation bounds, where all terrains have them."""
 
     @classmethod
     def stack(cls, terrains: Sequence[Heightfield]) -> HeightfieldBatch:
@@ -266,16 +270,21 @@ class HeightfieldBatch:
                 )
         x_max = max(t.shape[0] for t in terrains)
         y_max = max(t.shape[1] for t in terrains)
-        padded = []
-        for terrain in terrains:
-            rows = torch.arange(x_max).clamp(max=terrain.shape[0] - 1)
-            cols = torch.arange(y_max).clamp(max=terrain.shape[1] - 1)
-            padded.append(terrain.heights[rows][:, cols])
+
+        def pad(layer: Tensor) -> Tensor:
+            rows = torch.arange(x_max, device=layer.device).clamp(max=layer.shape[0] - 1)
+            cols = torch.arange(y_max, device=layer.device).clamp(max=layer.shape[1] - 1)
+            return layer[rows][:, cols]
+
+        upper = [pad(t.upper) for t in terrains if t.upper is not None]
+        lower = [pad(t.lower) for t in terrains if t.lower is not None]
         return cls(
-            heights=torch.stack(padded),
+            heights=torch.stack([pad(t.heights) for t in terrains]),
             origin=torch.stack([t.origin for t in terrains]),
             size=torch.stack([t.size for t in terrains]),
             cell_size=cell,
+            upper=torch.stack(upper) if len(upper) == len(terrains) else None,
+            lower=torch.stack(lower) if len(lower) == len(terrains) else None,
         )
 
     def __len__(self) -> int:
@@ -302,21 +311,15 @@ class HeightfieldBatch:
 
     def index_select(self, ids: Tensor) -> HeightfieldBatch:
         """The terrains ``ids`` (M,) long, in that order, repeats allowed."""
-        return HeightfieldBatch(
-            heights=self.heights[ids],
-            origin=self.origin[ids],
-            size=self.size[ids],
-            cell_size=self.cell_size,
-        )
+        return self._map(lambda tensor: tensor[ids])
 
     def expand(self, n: int) -> HeightfieldBatch:
         """A batch of one seen as ``n`` equal terrains, without copying."""
-        return HeightfieldBatch(
-            heights=self.heights.expand(n, -1, -1),
-            origin=self.origin.expand(n, -1),
-            size=self.size.expand(n, -1),
-            cell_size=self.cell_size,
-        )
+        return self._map(lambda tensor: tensor.expand(n, *tensor.shape[1:]))
+
+    def to(self, device: torch.device | str) -> HeightfieldBatch:
+        """The same batch on another device."""
+        return self._map(lambda tensor: tensor.to(device))
 
     def get(self, i: int) -> Heightfield:
         """Terrain ``i`` without its padding."""
@@ -325,13 +328,16 @@ class HeightfieldBatch:
             heights=self.heights[i, :x, :y].clone(),
             origin=self.origin[i].clone(),
             cell_size=self.cell_size,
+            upper=None if self.upper is None else self.upper[i, :x, :y].clone(),
+            lower=None if self.lower is None else self.lower[i, :x, :y].clone(),
         )
 
-    def to(self, device: torch.device | str) -> HeightfieldBatch:
-        """The same batch on another device."""
+    def _map(self, function: Callable[[Tensor], Tensor]) -> HeightfieldBatch:
         return replace(
             self,
-            heights=self.heights.to(device),
-            origin=self.origin.to(device),
-            size=self.size.to(device),
+            heights=function(self.heights),
+            origin=function(self.origin),
+            size=function(self.size),
+            upper=None if self.upper is None else function(self.upper),
+            lower=None if self.lower is None else function(self.lower),
         )

@@ -1,0 +1,1 @@
+"""Families of random terrain, one module each: ``(rng, spec) -> Heightfield``."""
