@@ -1,0 +1,199 @@
+"""The denoising transformer (generator.md 3.3).
+
+Shapes: N windows, T frames, F features, D width, H heads, K terrain tokens, S = K + T + 3 tokens in
+the order time, terrain, target, past indicator, frames.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from algorithms.diffusion.conditions import Conditions
+from algorithms.diffusion.config import DenoiserConfig, DiffusionConfig
+from algorithms.diffusion.terrain_encoder import TerrainEncoder
+
+
+@dataclass(frozen=True)
+class ConditionTokens:
+    """Embedded terrain and target, the same at every denoising step of a window.
+
+    Attributes:
+        tokens: (N, K + 1, D), terrain first; withheld conditions are zero.
+        visible: (N, K + 1) bool.
+    """
+
+    tokens: Tensor
+    visible: Tensor
+
+    def repeat(self, times: int) -> ConditionTokens:
+        """Stack ``times`` copies along the batch."""
+        return ConditionTokens(
+            self.tokens.repeat(times, 1, 1),
+            self.visible.repeat(times, 1),
+        )
+
+
+def sinusoid_table(length: int, width: int, base: float = 10_000.0) -> Tensor:
+    """Sinusoidal encoding with sine and cosine interleaved, (length, width) float32."""
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(base) / width))
+    table = torch.stack([(position * rate).sin(), (position * rate).cos()], dim=-1)
+    return table.reshape(length, width).float()
+
+
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Linear, SiLU, linear."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, outputs))
+
+
+class EncoderLayer(nn.Module):
+    """Post-norm transformer encoder layer with GELU, fused attention and optional fewer queries."""
+
+    def __init__(self, cfg: DenoiserConfig) -> None:
+        """Build from the sizes of the denoiser."""
+        super().__init__()
+        d = cfg.width
+        self.heads = cfg.heads
+        self.attention_dropout = cfg.attention_dropout
+        self.in_proj = nn.Linear(d, 3 * d)
+        self.out_proj = nn.Linear(d, d)
+        self.linear1 = nn.Linear(d, cfg.feedforward)
+        self.linear2 = nn.Linear(cfg.feedforward, d)
+        self.norm1 = nn.LayerNorm(d)
+        self.norm2 = nn.LayerNorm(d)
+        self.dropout = nn.Dropout(cfg.dropout)
+        nn.init.xavier_uniform_(self.in_proj.weight)
+        nn.init.zeros_(self.in_proj.bias)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, x: Tensor, visible: Tensor | None, last: int | None = None) -> Tensor:
+        """Transform tokens.
+
+        Args:
+            x: (N, S, D).
+            visible: (N, 1, 1, S) bool, which tokens can be read; None for all.
+            last: compute only the last so many tokens (all others are still read).
+
+        Returns:
+            (N, S or last, D).
+        """
+        n, s, d = x.shape
+        out = s if last is None else last
+        if last is None:
+            q, k, v = self.in_proj(x).chunk(3, dim=-1)
+        else:
+            w, b = self.in_proj.weight, self.in_proj.bias
+            k, v = F.linear(x, w[d:], b[d:]).chunk(2, dim=-1)
+            x = x[:, s - out :]
+            q = F.linear(x, w[:d], b[:d])
+        split = (n, -1, self.heads, d // self.heads)
+        attended = F.scaled_dot_product_attention(
+            q.reshape(split).transpose(1, 2),
+            k.reshape(split).transpose(1, 2),
+            v.reshape(split).transpose(1, 2),
+            attn_mask=visible,
+            dropout_p=self.attention_dropout if self.training else 0.0,
+        )
+        attended = attended.transpose(1, 2).reshape(n, out, d)
+        x = self.norm1(x + self.dropout(self.out_proj(attended)))
+        hidden = self.dropout(F.gelu(self.linear1(x)))
+        return self.norm2(x + self.dropout(self.linear2(hidden)))
+
+
+class Denoiser(nn.Module):
+    """Predicts the clean window x0 from a noised one and its conditions."""
+
+    position: Tensor
+    time_table: Tensor
+
+    def __init__(self, cfg: DiffusionConfig, num_features: int, grid: tuple[int, int]) -> None:
+        """Build the network.
+
+        Args:
+            cfg: generator configuration.
+            num_features: F, features of a frame.
+            grid: points of the height map along x and y.
+        """
+        super().__init__()
+        net, d = cfg.denoiser, cfg.denoiser.width
+        self.num_frames, self.num_past = cfg.num_frames, cfg.num_past
+        self.terrain = TerrainEncoder(cfg.terrain, grid, d)
+        self.time = mlp(d, d, d)
+        self.target = mlp(2, net.target_hidden, d)
+        self.indicator = nn.Embedding(2, d)
+        self.frames_in = mlp(num_features, net.frame_hidden, d)
+        self.frames_out = mlp(d, net.frame_hidden, num_features)
+        self.layers = nn.ModuleList(EncoderLayer(net) for _ in range(net.layers))
+        self.dropout = nn.Dropout(net.dropout)
+        tokens = self.terrain.num_tokens + cfg.num_frames + 3
+        self.register_buffer("position", sinusoid_table(tokens, d), persistent=False)
+        table = sinusoid_table(cfg.diffusion_steps, d)
+        self.register_buffer("time_table", table, persistent=False)
+
+    def encode(self, cond: Conditions) -> ConditionTokens:
+        """Embed terrain and target once, for all denoising steps."""
+        terrain = self.terrain(cond.heights) * cond.terrain_visible[:, None, None]
+        target = (self.target(cond.target) * cond.target_visible[:, None])[:, None]
+        visible = torch.cat(
+            [
+                cond.terrain_visible[:, None].expand(-1, terrain.shape[1]),
+                cond.target_visible[:, None],
+            ],
+            dim=1,
+        )
+        return ConditionTokens(torch.cat([terrain, target], dim=1), visible)
+
+    def denoise(
+        self,
+        x: Tensor,
+        t: Tensor,
+        tokens: ConditionTokens,
+        clean_past: Tensor,
+        past_visible: Tensor,
+    ) -> Tensor:
+        """Predict x0.
+
+        Args:
+            x: (N, T, F) noised normalised window; where ``clean_past``, its past frames are clean.
+            t: (N,) noise levels.
+            tokens: from ``encode``.
+            clean_past: (N,) bool.
+            past_visible: (N,) bool.
+
+        Returns:
+            (N, T, F) prediction of the normalised clean window.
+        """
+        time = self.time(self.time_table[t])[:, None]
+        indicator = self.indicator(clean_past.long())[:, None]
+        h = torch.cat([time, tokens.tokens.to(time.dtype), indicator, self.frames_in(x)], dim=1)
+        h = self.dropout(h + self.position)
+        one = torch.ones_like(past_visible)[:, None]
+        past = past_visible[:, None].expand(-1, self.num_past)
+        future = one.expand(-1, self.num_frames - self.num_past)
+        keys = torch.cat([one, tokens.visible, one, past, future], dim=1)
+        mask = keys[:, None, None, :]
+        for layer in self.layers[:-1]:
+            h = layer(h, mask)
+        return self.frames_out(self.layers[-1](h, mask, last=self.num_frames))
+
+    def forward(self, x: Tensor, t: Tensor, cond: Conditions) -> Tensor:
+        """``encode`` and ``denoise`` in one call, as training needs it."""
+        return self.denoise(x, t, self.encode(cond), cond.clean_past, cond.past_visible)
+
+
+def insert_past(x: Tensor, past: Tensor, where: Tensor) -> Tensor:
+    """Put clean past frames into the windows ``where`` holds; ``x`` itself stays as it is.
+
+    Args:
+        x: (N, T, F).
+        past: (N, P, F) normalised past frames.
+        where: (N,) bool.
+    """
+    p = past.shape[1]
+    head = torch.where(where[:, None, None], past, x[:, :p])
+    return torch.cat([head, x[:, p:]], dim=1)

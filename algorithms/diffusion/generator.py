@@ -1,0 +1,191 @@
+"""The trained generator as the other stages use it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from algorithms.diffusion.checkpoint import GeneratorFile, load_generator, save_generator
+from algorithms.diffusion.conditions import Conditions
+from algorithms.diffusion.config import DiffusionConfig, SamplingConfig
+from algorithms.diffusion.denoiser import Denoiser
+from algorithms.diffusion.sampler import sample_windows
+from algorithms.diffusion.schedule import NoiseSchedule
+from parc_ray.character.character import Character
+from parc_ray.character.rotations import rotate_xy
+from parc_ray.errors import InputError
+from parc_ray.motion.features import (
+    CanonicalFrame,
+    FeatureLayout,
+    canonical_frame,
+    from_canonical,
+    pack,
+    to_canonical,
+    unpack,
+)
+from parc_ray.motion.frames import MotionFrames, cat_time
+from parc_ray.protocols import SampleRequest
+from parc_ray.terrain.local_grid import sample_local_heights
+
+
+class DiffusionGenerator:
+    """Implements ``parc_ray.protocols.Generator`` with the averaged weights of a training.
+
+    Attributes:
+        num_frames: frames of a window.
+        num_past: leading frames that are history.
+        fps: frames per second.
+    """
+
+    def __init__(
+        self,
+        file: GeneratorFile,
+        character: Character,
+        *,
+        sampling: SamplingConfig | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """Build from the contents of a generator file.
+
+        Args:
+            file: weights, statistics and configuration.
+            character: the character it was trained for.
+            sampling: stride and blend coefficient; those of the file by default.
+            device: where the network runs.
+
+        Raises:
+            InputError: for another character, or a stride that does not fit.
+        """
+        if file.character["digest"] != character.digest:
+            raise InputError(
+                f"generator: was trained for character {file.character['name']!r}, not "
+                f"{character.name!r} (digests differ); use the character of the training."
+            )
+        config = file.config
+        if sampling is not None:
+            config = dataclasses.replace(config, sampling=sampling)
+        self.config: DiffusionConfig = config
+        self.file, self.character = file, character
+        self.num_frames, self.num_past, self.fps = config.num_frames, config.num_past, config.fps
+        self.device = torch.device(device)
+        self.layout = FeatureLayout(character.skeleton)
+        self.denoiser = Denoiser(config, self.layout.size, config.grid.shape)
+        self.denoiser.load_state_dict(file.ema)
+        self.denoiser.to(self.device).eval()
+        self.schedule = NoiseSchedule(config.diffusion_steps).to(self.device)
+        self.stats = file.stats.to(self.device)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        character: Character,
+        *,
+        blend: float | None = None,
+        stride: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> DiffusionGenerator:
+        """Read a generator file.
+
+        Args:
+            path: the file.
+            character: the character it was trained for.
+            blend: s, in place of the stored one.
+            stride: DDIM stride, in place of the stored one.
+            device: where the network runs.
+
+        Raises:
+            InputError: for a file, character or value that does not fit.
+        """
+        file = load_generator(Path(path))
+        sampling = file.config.sampling
+        if blend is not None:
+            sampling = dataclasses.replace(sampling, blend=blend, blend_end=None)
+        if stride is not None:
+            sampling = dataclasses.replace(sampling, stride=stride)
+        return cls(file, character, sampling=sampling, device=device)
+
+    def save(self, path: str | Path) -> None:
+        """Write the generator file, with the present sampling settings."""
+        save_generator(dataclasses.replace(self.file, config=self.config), Path(path))
+
+    @torch.no_grad()
+    def sample(self, request: SampleRequest, rng: torch.Generator) -> MotionFrames:
+        """Generate world-frame windows.
+
+        Args:
+            request: N motions to continue or start, terrain and where to go.
+            rng: CPU generator; the same state gives the same windows.
+
+        Returns:
+            (N, num_frames, ...) on the request's device; frames 0..num_past-1 are
+            ``request.past`` where that is given. Without it, the window stands at the anchor:
+            its frame ``num_past - 1`` is there with the anchor's heading.
+        """
+        home = request.anchor_pos.device
+        n = request.anchor_pos.shape[0]
+        frame = self._frame(request)
+        past = None if request.past is None else self._past_features(request.past, frame)
+        noise = torch.randn(n, self.num_frames, self.layout.size, generator=rng)
+        settings = self.config.sampling
+        x = sample_windows(
+            self.denoiser,
+            self.schedule,
+            self._conditions(request, frame),
+            past,
+            noise.to(self.device),
+            stride=settings.stride,
+            blend=settings.blend,
+            blend_end=settings.blend_end,
+            project=self.project,
+        )
+        frames = unpack(self.layout, self.stats.denormalise(x))[0].to(home)
+        frames.contacts = frames.contacts.clamp(0.0, 1.0)
+        world = from_canonical(frames, frame)
+        if request.past is None:
+            return world
+        return cat_time([request.past, world.time(self.num_past)])
+
+    def project(self, x: Tensor) -> Tensor:
+        """Nearest consistent window: positions by kinematics, rotations wrapped, contacts in [0, 1].
+
+        Args:
+            x: (N, T, F) normalised.
+        """
+        frames = unpack(self.layout, self.stats.denormalise(x))[0]
+        frames.contacts = frames.contacts.clamp(0.0, 1.0)
+        return self.stats.normalise(pack(self.character.skeleton, frames))
+
+    def _frame(self, request: SampleRequest) -> CanonicalFrame:
+        if request.past is not None:
+            return canonical_frame(request.past, self.config.reference)
+        return CanonicalFrame(origin=request.anchor_pos, heading=request.anchor_heading)
+
+    def _past_features(self, past: MotionFrames, frame: CanonicalFrame) -> Tensor:
+        """Normalised features (N, P, F) of the past frames."""
+        if past.num_frames != self.num_past:
+            raise ValueError(f"past has {past.num_frames} frames; it must have {self.num_past}")
+        x = pack(self.character.skeleton, to_canonical(past, frame)).to(self.device)
+        p = self.num_past
+        return (x - self.stats.mean[:p]) / self.stats.std[:p]
+
+    def _conditions(self, request: SampleRequest, frame: CanonicalFrame) -> Conditions:
+        n = request.anchor_pos.shape[0]
+        heights = sample_local_heights(
+            self.config.grid, request.terrain, frame.origin, frame.heading
+        )
+        offset = rotate_xy(request.target_w - frame.origin[:, :2], -frame.heading)
+        target = offset / offset.norm(dim=-1, keepdim=True).clamp_min(1e-9)
+        yes = torch.ones(n, dtype=torch.bool)
+        cond = Conditions(
+            heights=heights,
+            target=target,
+            clean_past=yes,
+            past_visible=yes,
+            terrain_visible=yes,
+            target_visible=yes,
+        )
+        return cond.to(self.device)

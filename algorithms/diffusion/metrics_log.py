@@ -1,0 +1,78 @@
+"""Rows of training figures: JSON lines, TensorBoard and a callback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from tensorboardX import SummaryWriter
+
+MetricsCallback = Callable[[dict[str, float]], None]
+
+
+class MetricsLog:
+    """Writes rows; when a run resumes, rows beyond its step are dropped first."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        step: int = 0,
+        callback: MetricsCallback | None = None,
+        tag: str = "generator",
+    ) -> None:
+        """Open ``directory/metrics.jsonl`` and an event file beside it.
+
+        Args:
+            directory: made if missing.
+            step: rows with a larger ``step`` are of a run that was cut off and are removed.
+            callback: called with every row.
+            tag: prefix of the scalars' names.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / "metrics.jsonl"
+        self.tag, self.callback = tag, callback
+        kept = [row for row in read_rows(self.path) if row["step"] <= step]
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self.writer = SummaryWriter(str(directory / "tb"), purge_step=step + 1)
+
+    def write(self, row: dict[str, float]) -> None:
+        """Append a row; it has a ``step``."""
+        with self.path.open("a") as f:
+            f.write(json.dumps(row) + "\n")
+        for name, value in row.items():
+            if name != "step":
+                self.writer.add_scalar(f"{self.tag}/{name}", value, int(row["step"]))
+        if self.callback is not None:
+            self.callback(row)
+
+    def close(self) -> None:
+        """Flush the event file."""
+        self.writer.close()
+
+    def __enter__(self) -> MetricsLog:
+        """Use as a context."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def read_rows(path: Path) -> list[dict[str, float]]:
+    """Rows of a metrics file; a last line that was cut off is ignored."""
+    rows: list[dict[str, float]] = []
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+    return rows

@@ -1,0 +1,155 @@
+"""Named generator configurations: ``paper``, ``upstream``, ``base``, ``small`` and ``tiny``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from algorithms.diffusion.config import (
+    ConditioningConfig,
+    DenoiserConfig,
+    DiffusionConfig,
+    LossConfig,
+    SamplingConfig,
+    TerrainEncoderConfig,
+    TrainConfig,
+)
+from parc_ray.errors import InputError
+
+
+def paper() -> DiffusionConfig:
+    """Sizes of the paper-era code, penetration loss of the paper (generator.md 11, 12)."""
+    return DiffusionConfig(
+        diffusion_steps=1001,
+        denoiser=DenoiserConfig(
+            width=1024, heads=16, layers=6, feedforward=1024, frame_hidden=1024
+        ),
+        train=TrainConfig(steps=2_000_000, report_every=10_000),
+    )
+
+
+def upstream() -> DiffusionConfig:
+    """The published code as it is now: small network, 21 steps, three devices switched off."""
+    return DiffusionConfig(
+        conditioning=ConditioningConfig(ood_chance=0.0),
+        loss=LossConfig(penetration=0.0, target=0.0),
+        train=TrainConfig(steps=2_000_000, report_every=10_000),
+    )
+
+
+def base() -> DiffusionConfig:
+    """Our settings for one GPU: 25 terrain tokens, better use of samples, a rate schedule."""
+    return DiffusionConfig(
+        terrain=TerrainEncoderConfig(channels=(32, 64, 64), kernels=(5, 3, 3), strides=(2, 1, 1)),
+        denoiser=DenoiserConfig(dropout=0.05, attention_dropout=0.0, feedforward=512),
+        conditioning=_our_conditioning(),
+        loss=LossConfig(score_clean_past=False),
+        train=TrainConfig(
+            steps=100_000,
+            learning_rate=3e-4,
+            warmup_steps=500,
+            final_lr_fraction=0.05,
+            ema_decay=0.999,
+            ema_start=0,
+            ema_ramp=True,
+            keep_optimizer=False,
+            report_every=2_000,
+        ),
+    )
+
+
+def small() -> DiffusionConfig:
+    """Our settings for minutes on two CPU cores: a third of ``base`` in width and depth."""
+    return DiffusionConfig(
+        terrain=TerrainEncoderConfig(channels=(16, 32, 32), kernels=(5, 3, 5), strides=(2, 1, 1)),
+        denoiser=DenoiserConfig(
+            width=128,
+            heads=4,
+            layers=3,
+            feedforward=256,
+            frame_hidden=256,
+            target_hidden=128,
+            dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        conditioning=_our_conditioning(),
+        loss=LossConfig(score_clean_past=False, penetration_window=2),
+        train=TrainConfig(
+            steps=1_500,
+            batch_size=64,
+            learning_rate=1e-3,
+            warmup_steps=50,
+            final_lr_fraction=0.02,
+            ema_decay=0.99,
+            ema_start=0,
+            ema_ramp=True,
+            keep_optimizer=False,
+            stat_windows=4_096,
+            report_every=250,
+        ),
+    )
+
+
+def tiny() -> DiffusionConfig:
+    """For tests and the smoke recipe: d 64, two layers, 11 noise levels, 9 terrain tokens."""
+    return DiffusionConfig(
+        diffusion_steps=11,
+        terrain=TerrainEncoderConfig(channels=(8, 16), kernels=(5, 3), strides=(2, 2)),
+        denoiser=DenoiserConfig(
+            width=64,
+            heads=4,
+            layers=2,
+            feedforward=128,
+            frame_hidden=128,
+            target_hidden=64,
+            dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        conditioning=_our_conditioning(),
+        loss=LossConfig(score_clean_past=False, penetration_window=2),
+        sampling=SamplingConfig(stride=5),
+        train=TrainConfig(
+            steps=400,
+            batch_size=32,
+            learning_rate=2e-3,
+            warmup_steps=20,
+            final_lr_fraction=0.02,
+            ema_decay=0.98,
+            ema_start=0,
+            ema_ramp=True,
+            keep_optimizer=False,
+            stat_windows=1_024,
+            report_every=100,
+            log_every=20,
+        ),
+    )
+
+
+PROFILES: dict[str, Callable[[], DiffusionConfig]] = {
+    "paper": paper,
+    "upstream": upstream,
+    "base": base,
+    "small": small,
+    "tiny": tiny,
+}
+
+
+def profile(name: str) -> DiffusionConfig:
+    """Configuration of a named profile.
+
+    Raises:
+        InputError: for an unknown name.
+    """
+    if name not in PROFILES:
+        names = ", ".join(PROFILES)
+        raise InputError(f"generator profile: {name!r} is unknown; allowed are {names}; pick one.")
+    return PROFILES[name]()
+
+
+def _our_conditioning() -> ConditioningConfig:
+    """More samples for the branch that blending uses, fewer for the rest; mirrored windows."""
+    return ConditioningConfig(
+        clean_past_chance=0.7,
+        mask_past_chance=0.3,
+        noised_when_masked=True,
+        mirror_chance=0.5,
+    )

@@ -1,0 +1,110 @@
+"""Drawing windows: DDIM with blended denoising (generator.md section 6).
+
+Blending: x0 = s G(x | terrain, target) + (1 - s) G(x | terrain, target, past), in normalised
+feature space. s = 0 follows the past only, s = 1 ignores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from algorithms.diffusion.conditions import Conditions
+from algorithms.diffusion.denoiser import ConditionTokens, Denoiser, insert_past
+from algorithms.diffusion.schedule import NoiseSchedule
+
+
+def blend_weights(start: float, end: float | None, count: int) -> list[float]:
+    """s of each denoising step, from the noisiest to the last; constant where ``end`` is None."""
+    if end is None or count == 1:
+        return [start] * count
+    return [start + (end - start) * i / (count - 1) for i in range(count)]
+
+
+def predict_blended(
+    denoiser: Denoiser,
+    x: Tensor,
+    t: Tensor,
+    tokens: ConditionTokens,
+    past: Tensor,
+    s: float,
+) -> Tensor:
+    """Blend the prediction without past frames (weight s) and the one with them (1 - s).
+
+    Both branches run in one batch of 2N; at s = 0 or 1 only the branch that counts is run.
+
+    Args:
+        denoiser: the network.
+        x: (N, T, F) noised window.
+        t: (N,) noise levels.
+        tokens: condition tokens of the N windows.
+        past: (N, P, F) clean normalised past frames.
+        s: blend coefficient.
+
+    Returns:
+        (N, T, F) predicted x0.
+    """
+    n = x.shape[0]
+    yes = torch.ones(n, dtype=torch.bool, device=x.device)
+    if s >= 1.0:
+        return denoiser.denoise(x, t, tokens, ~yes, ~yes)
+    with_past = insert_past(x, past, yes)
+    if s <= 0.0:
+        return denoiser.denoise(with_past, t, tokens, yes, yes)
+    seen = torch.cat([yes, ~yes])
+    both = denoiser.denoise(
+        torch.cat([with_past, x]), t.repeat(2), tokens.repeat(2), seen, seen
+    )
+    conditional, free = both[:n], both[n:]
+    return conditional + s * (free - conditional)
+
+
+def sample_windows(
+    denoiser: Denoiser,
+    schedule: NoiseSchedule,
+    cond: Conditions,
+    past: Tensor | None,
+    noise: Tensor,
+    *,
+    stride: int,
+    blend: float,
+    blend_end: float | None,
+    project: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Draw windows by DDIM (eta = 0).
+
+    Args:
+        denoiser: the network, in eval mode.
+        schedule: noise levels.
+        cond: conditions of N windows; the clean-past and visibility fields of the past are ignored.
+        past: (N, P, F) clean normalised past frames, or None for a first window, which is drawn
+            in one branch with noised, readable past frames.
+        noise: (N, T, F) standard normal.
+        stride: levels per step.
+        blend: s at the noisiest step.
+        blend_end: s at the last step, or None for a constant.
+        project: maps a predicted x0 to the nearest consistent window (positions by kinematics).
+
+    Returns:
+        (N, T, F) normalised windows; frames 0..P-1 equal ``past`` where given.
+    """
+    n = noise.shape[0]
+    yes = torch.ones(n, dtype=torch.bool, device=noise.device)
+    levels = schedule.levels(stride)
+    weights = blend_weights(blend, blend_end, len(levels))
+    x = noise
+    with torch.no_grad():
+        tokens = denoiser.encode(cond)
+        for i, (level, s) in enumerate(zip(levels, weights, strict=True)):
+            t = torch.full((n,), level, dtype=torch.long, device=noise.device)
+            if past is None:
+                x0 = denoiser.denoise(x, t, tokens, ~yes, yes)
+            else:
+                x0 = predict_blended(denoiser, x, t, tokens, past, s)
+            x0 = project(x0)
+            after = levels[i + 1] if i + 1 < len(levels) else None
+            of_x0, of_xt = schedule.ddim_coefficients(level, after)
+            x = of_x0 * x0 + of_xt * x
+    return x if past is None else insert_past(x, past, yes)

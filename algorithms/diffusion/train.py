@@ -1,0 +1,288 @@
+"""Training the generator: in this process, or on Ray Train workers with the same loop.
+
+A training is known by its directory (and, on Ray, by its run name): started again after being cut
+off it goes on from the last checkpoint, and once its budget is used up it does no further step.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from algorithms.diffusion.batch import WindowSource
+from algorithms.diffusion.checkpoint import (
+    GeneratorFile,
+    load_generator,
+    read_tensors,
+    save_generator,
+    write_atomically,
+)
+from algorithms.diffusion.config import DiffusionConfig
+from algorithms.diffusion.metrics_log import MetricsCallback, MetricsLog
+from algorithms.diffusion.trainer import Trainer, private_randomness
+from parc_ray.character.character import Character
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT = "checkpoint.pt"
+GENERATOR = "generator.pt"
+
+SourceLike = WindowSource | Callable[[], WindowSource]
+"""Windows, or a function without arguments that loads them where the training runs."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Outcome of a training.
+
+    Attributes:
+        path: the generator file.
+        metrics: the last row of metrics, and ``steps`` and ``seconds`` in total.
+    """
+
+    path: Path
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def run_loop(
+    trainer: Trainer,
+    metrics: MetricsLog | None,
+    dump_dir: Path,
+    on_report: Callable[[Trainer, dict[str, float]], None],
+) -> dict[str, float]:
+    """Train until the budget is used up; the loop of every placement.
+
+    Args:
+        trainer: fresh or restored.
+        metrics: where rows go; None on all workers but the first.
+        dump_dir: where the batch of a failed step goes.
+        on_report: saves a checkpoint; called every ``report_every`` steps and at the end, by all
+            workers together.
+
+    Returns:
+        The last row.
+
+    Raises:
+        RuntimeError: if the loss or its gradient stop being finite. The last checkpoint is whole.
+    """
+    cfg = trainer.config.train
+    sums: dict[str, torch.Tensor] = {}
+    row: dict[str, float] = {"step": float(trainer.step)}
+    count, reported = 0, -1
+    while not trainer.finished():
+        try:
+            values = trainer.train_step()
+        except FloatingPointError:
+            dump = trainer.dump_bad_step(dump_dir)
+            raise RuntimeError(
+                f"generator training: the loss is not finite at step {trainer.step}; the last "
+                f"checkpoint is kept and the batch is in {dump}; lower train.learning_rate."
+            ) from None
+        for name, value in values.items():
+            sums[name] = sums[name] + value if name in sums else value
+        count += 1
+        if trainer.step % cfg.log_every == 0 or trainer.step == cfg.steps:
+            row = {"step": float(trainer.step), "seconds": trainer.seconds()}
+            row |= {name: float(value) / count for name, value in sums.items()}
+            sums, count = {}, 0
+            if metrics is not None:
+                metrics.write(row)
+        if trainer.step % cfg.report_every == 0:
+            on_report(trainer, row)
+            reported = trainer.step
+    if reported != trainer.step:
+        on_report(trainer, row)
+    return row
+
+
+def train_local(
+    source: SourceLike,
+    character: Character,
+    config: DiffusionConfig,
+    out_dir: str | Path,
+    *,
+    warm_start: str | Path | None = None,
+    callback: MetricsCallback | None = None,
+    device: str = "cpu",
+) -> TrainResult:
+    """Train in this process.
+
+    Args:
+        source: windows, or a function that loads them.
+        character: whose motions they are.
+        config: generator configuration.
+        out_dir: local directory for checkpoint, generator file and metrics; a training found there
+            is continued.
+        warm_start: generator file of the previous PARC iteration.
+        callback: called with every row of metrics.
+        device: of the network.
+
+    Raises:
+        InputError: for a warm start or checkpoint that does not fit.
+        RuntimeError: if the loss stops being finite.
+    """
+    out = Path(out_dir)
+    checkpoint = out / CHECKPOINT
+    with private_randomness(config.train.seed, config.train.torch_threads):
+        trainer = Trainer(
+            source() if callable(source) else source,
+            character,
+            config,
+            warm_start=_read_warm_start(warm_start),
+            device=torch.device(device),
+        )
+        if checkpoint.exists():
+            trainer.load_state_dict(read_tensors(checkpoint, "checkpoint"))
+            log.info("training continues at step %d", trainer.step)
+        with MetricsLog(out, step=trainer.step, callback=callback) as metrics:
+            row = run_loop(
+                trainer, metrics, out, lambda t, _: write_atomically(t.state_dict(), checkpoint)
+            )
+    return _finish(trainer, out, row)
+
+
+def _read_warm_start(path: str | Path | None) -> GeneratorFile | None:
+    return None if path is None else load_generator(Path(path))
+
+
+def _finish(trainer: Trainer, out: Path, row: dict[str, float]) -> TrainResult:
+    path = out / GENERATOR
+    save_generator(trainer.generator_file(), path)
+    metrics = {**row, "steps": float(trainer.step), "seconds": trainer.seconds()}
+    return TrainResult(path=path, metrics=metrics)
+
+
+def train_generator(
+    bank: SourceLike,
+    character: Character,
+    config: DiffusionConfig,
+    out_dir: str | Path,
+    run_name: str,
+    *,
+    warm_start: str | Path | None = None,
+    num_workers: int = 1,
+    use_gpu: bool = False,
+    resources: Mapping[str, float] | None = None,
+    max_failures: int = 2,
+) -> TrainResult:
+    """Train on Ray Train workers; Ray must be running.
+
+    Args:
+        bank: windows (handed to the workers through the object store), or a function that loads
+            them inside each worker, for data that only the workers can reach.
+        character: whose motions they are.
+        config: generator configuration; ``train.batch_size`` is shared out over the workers.
+        out_dir: directory that all nodes see; the run's checkpoints lie in ``out_dir/run_name``.
+        run_name: name of the run; the same name continues a run that was cut off.
+        warm_start: generator file of the previous PARC iteration, visible to all nodes.
+        num_workers: processes, gloo on CPUs and nccl on GPUs.
+        use_gpu: one GPU per worker.
+        resources: Ray resources per worker; one CPU by default.
+        max_failures: restarts of the worker group before giving up.
+
+    Returns:
+        The generator file and the last metrics.
+
+    Raises:
+        InputError: for a warm start or configuration that does not fit.
+        RuntimeError: if the loss stops being finite, or the workers fail too often.
+    """
+    import ray
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    out = Path(out_dir).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    _read_warm_start(warm_start)
+    handed = {"loader": bank} if callable(bank) else {"bank": ray.put(bank)}
+    per_worker = dict(resources) if resources else {"CPU": 1.0}
+    trainer = TorchTrainer(
+        _worker_loop,
+        train_loop_config={
+            **handed,
+            "character": ray.put(character),
+            "config": config.to_dict(),
+            "out_dir": str(out),
+            "warm_start": None if warm_start is None else str(warm_start),
+            "threads": max(1, int(per_worker.get("CPU", 1.0))),
+        },
+        scaling_config=ScalingConfig(
+            num_workers=num_workers, use_gpu=use_gpu, resources_per_worker=per_worker
+        ),
+        run_config=RunConfig(
+            name=run_name,
+            storage_path=str(out),
+            failure_config=FailureConfig(max_failures=max_failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+        ),
+    )
+    result = trainer.fit()
+    metrics: dict[str, float] = result.return_value
+    return TrainResult(path=out / GENERATOR, metrics=metrics)
+
+
+def _worker_loop(setup: dict[str, Any]) -> dict[str, float]:
+    """The loop of one Ray Train worker."""
+    import ray
+    import ray.train
+    import ray.train.torch
+
+    from algorithms.diffusion.config import config_from_dict
+
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    config = config_from_dict(setup["config"])
+    source = setup["loader"]() if "loader" in setup else ray.get(setup["bank"])
+    out = Path(setup["out_dir"])
+    threads = config.train.torch_threads or setup["threads"]
+
+    def wrap(net: torch.nn.Module) -> torch.nn.Module:
+        return ray.train.torch.prepare_model(
+            net, move_to_device=False, parallel_strategy_kwargs={"broadcast_buffers": False}
+        )
+
+    with private_randomness(config.train.seed, threads):
+        trainer = Trainer(
+            source,
+            ray.get(setup["character"]),
+            config,
+            warm_start=_read_warm_start(setup["warm_start"]),
+            device=ray.train.torch.get_device(),
+            rank=rank,
+            world=world,
+            wrap=wrap if world > 1 else None,
+        )
+        _restore(trainer, ray.train.get_checkpoint())
+        metrics = MetricsLog(out, step=trainer.step) if rank == 0 else None
+        row = run_loop(trainer, metrics, out, _report)
+        if metrics is not None:
+            metrics.close()
+            return _finish(trainer, out, row).metrics
+    return row
+
+
+def _restore(trainer: Trainer, checkpoint: Any) -> None:
+    if checkpoint is None:
+        return
+    with checkpoint.as_directory() as directory:
+        trainer.load_state_dict(read_tensors(Path(directory) / CHECKPOINT, "checkpoint"))
+    log.info("training continues at step %d", trainer.step)
+
+
+def _report(trainer: Trainer, row: dict[str, float]) -> None:
+    """Hand a checkpoint to Ray: all workers report, the first one brings the file."""
+    import ray.train
+
+    state = trainer.state_dict()
+    if trainer.rank != 0:
+        ray.train.report(dict(row))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        write_atomically(state, Path(directory) / CHECKPOINT)
+        ray.train.report(dict(row), checkpoint=ray.train.Checkpoint.from_directory(directory))
