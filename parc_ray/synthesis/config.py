@@ -1,0 +1,363 @@
+"""Settings of the synthesis stage; each field says its unit and PARC's value (synthesis.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from parc_ray.errors import InputError
+
+
+def _check(ok: bool, owner: object, name: str, allowed: str) -> None:
+    """Raise a one-line ``InputError`` naming the field of ``owner`` unless ``ok``."""
+    if not ok:
+        value = getattr(owner, name)
+        raise InputError(
+            f"{type(owner).__name__}.{name}: {value!r} is out of range; allowed: {allowed}; "
+            "change this config key"
+        )
+
+
+def _check_range(owner: object, name: str) -> None:
+    """Check that a (low, high) field is ordered."""
+    low, high = getattr(owner, name)
+    _check(low <= high, owner, name, "(low, high) with low <= high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerConfig:
+    """Navigation graph, step cost and choice of start and end (synthesis.md 2)."""
+
+    max_step_z_m: float = 2.1
+    """Largest |dz| of a walk or climb edge between neighbours, m. PARC 2.1."""
+    max_jump_xy_m: float = 3.0
+    """Longest horizontal distance of a jump edge, m; 0 means no jumps. PARC 3.0."""
+    min_jump_z_m: float = -1.0
+    """Lowest landing relative to take-off, m. PARC -1.0."""
+    max_jump_z_m: float = 0.5
+    """Highest landing, and highest obstacle on the way, relative to take-off, m. PARC 0.5."""
+    w_xy: float = 1.0
+    """Weight of the squared horizontal distance. PARC 1.0."""
+    w_z: float = 0.15
+    """Weight of the squared height difference. PARC 0.15."""
+    w_bumpy: float = 0.0
+    """Weight of the (capped) bumpiness of the cell entered. Published config 0.0."""
+    max_bumpy_m: float = 0.2
+    """Cap of the bumpiness, m. PARC 0.2."""
+    noise: tuple[float, float] = (0.0, 0.5)
+    """Uniform range of the fixed noise on each directed edge. PARC (0, 0.5)."""
+    min_distance_m: float = 5.0
+    """Least horizontal distance of start and end, m. PARC 5.0."""
+    max_cost: float = 1000.0
+    """Paths that cost more are refused. PARC 1000."""
+    attempts: int = 10
+    """Start/end pairs tried per terrain. PARC 10."""
+    simplify: bool = True
+    """Max-pool 2x2 blocks and flatten around start and end before planning. PARC true."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        _check(self.max_step_z_m >= 0, self, "max_step_z_m", ">= 0 m")
+        _check(self.max_jump_xy_m >= 0, self, "max_jump_xy_m", ">= 0 m")
+        _check(self.min_jump_z_m <= self.max_jump_z_m, self, "min_jump_z_m", "<= max_jump_z_m")
+        _check(self.w_xy > 0, self, "w_xy", "> 0")
+        _check(self.w_z >= 0, self, "w_z", ">= 0")
+        _check(self.w_bumpy >= 0, self, "w_bumpy", ">= 0")
+        _check_range(self, "noise")
+        _check(self.noise[0] >= 0, self, "noise", ">= 0 (costs must not be negative)")
+        _check(self.attempts >= 1, self, "attempts", ">= 1")
+        _check(self.max_cost > 0, self, "max_cost", "> 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Autoregressive roll-outs of candidates along paths (synthesis.md 3, generator.md 7)."""
+
+    candidates: int = 64
+    """Candidates per path. Paper 64, published config 128."""
+    lookahead_m: float = 2.8
+    """Arc length from the present progress to the target, m. PARC 7 nodes of 0.4 m."""
+    rewind: int = 5
+    """Frames at the end of each window that are thrown away (plus one). PARC 5."""
+    max_duration_s: float = 10.0
+    """Roll-outs stop here, unfinished, s. PARC 10."""
+    done_radius_m: float = 0.5
+    """Mean foot position nearer than this (3-D) to the last node is the end, m. PARC 0.5."""
+    settle_windows: int = 1
+    """Windows generated after the end was reached and kept. PARC 1."""
+    start_height_m: tuple[float, float] = (0.7, 0.9)
+    """Uniform range of the root's height above the first node, m. PARC (0.7, 0.9)."""
+    heading: Literal["path", "random"] = "path"
+    """Heading of the first window: along the path or drawn per candidate. PARC has both."""
+    lost_margin_m: float = 1.0
+    """A root further than this outside the terrain has failed, m. PARC has no such test."""
+    fall_depth_m: float = 1.0
+    """A root deeper than this under the surface has failed, m. PARC has no such test."""
+    stall_s: float | None = None
+    """Give a candidate up after this long without progress, s; None never. PARC never."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        _check(self.candidates >= 1, self, "candidates", ">= 1")
+        _check(self.lookahead_m > 0, self, "lookahead_m", "> 0 m")
+        _check(self.rewind >= 0, self, "rewind", ">= 0")
+        _check(self.max_duration_s > 0, self, "max_duration_s", "> 0 s")
+        _check(self.done_radius_m > 0, self, "done_radius_m", "> 0 m")
+        _check(self.settle_windows >= 0, self, "settle_windows", ">= 0")
+        _check_range(self, "start_height_m")
+        _check(self.heading in ("path", "random"), self, "heading", "'path' or 'random'")
+        _check(self.lost_margin_m >= 0, self, "lost_margin_m", ">= 0 m")
+        _check(self.stall_s is None or self.stall_s > 0, self, "stall_s", "> 0 s or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionConfig:
+    """Score and thresholds of candidates (synthesis.md 3, items 5 and 6)."""
+
+    w_penetration: float = 0.1
+    """Weight of TPL (m points) in the score. Published config 0.1, paper 1."""
+    w_contact: float = 0.1
+    """Weight of TCL (m) in the score. Published config 0.1, paper 1."""
+    unfinished_penalty: float = 100.0
+    """Added where the end was not reached. Published config 100, paper 1000."""
+    w_progress: float = 1.0
+    """Weight of the share of the path not covered (0..1). PARC 0."""
+    w_seam_jerk: float = 0.001
+    """Weight of the largest jerk at a window seam above ``seam_jerk_free``, s^3. PARC 0."""
+    seam_jerk_free_m_s3: float = 11666.39
+    """Seam jerk that costs nothing, m/s^3: the largest of PARC's mocap."""
+    max_penetration: float = 80.0
+    """Reject above this TPL, m points. PARC 80."""
+    max_contact: float = 30.0
+    """Reject above this TCL, m. PARC 30."""
+    max_score: float = 30.0
+    """Reject above this score. PARC 30."""
+    require_finished: bool = True
+    """Reject candidates that have not reached the end. PARC true, through the penalty."""
+    min_progress: float = 0.0
+    """Reject below this share of the path (0..1), for ``require_finished=False``. PARC none."""
+    min_frames: int = 30
+    """Reject shorter motions. PARC none."""
+    top_k: int = 2
+    """Accepted candidates kept per path, best first. Published config 2, paper 1."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        for name in ("w_penetration", "w_contact", "unfinished_penalty", "w_progress"):
+            _check(getattr(self, name) >= 0, self, name, ">= 0")
+        _check(self.w_seam_jerk >= 0, self, "w_seam_jerk", ">= 0")
+        for name in ("max_penetration", "max_contact", "max_score"):
+            _check(getattr(self, name) > 0, self, name, "> 0")
+        _check(0 <= self.min_progress <= 1, self, "min_progress", "0..1")
+        _check(self.min_frames >= 1, self, "min_frames", ">= 1")
+        _check(self.top_k >= 1, self, "top_k", ">= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Kinematic optimisation (synthesis.md 4). Weights are those for generated motions."""
+
+    w_root_pos: float = 1.0
+    """Squared distance of root positions to the source. PARC 1."""
+    w_root_rot: float = 10.0
+    """Squared angle of root rotations to the source. PARC 10."""
+    w_joint_rot: float = 1.0
+    """Squared angle of joint rotations to the source. PARC 1."""
+    w_smoothness: float = 10.0
+    """Squared change of body velocities against the source. PARC 10."""
+    w_penetration: float = 1000.0
+    """Depth of surface points below the terrain. PARC 1000, first augmentation 100."""
+    w_contact: float = 1000.0
+    """Distance of contact bodies to the terrain. PARC 1000, first augmentation 100."""
+    w_sliding: float = 10.0
+    """Velocity change of contact bodies, pseudo-Huber. PARC 10, first augmentation 1000."""
+    w_body_constraint: float = 1000.0
+    """Hands and feet held at one surface point per contact run. PARC 1000, augmentation 0."""
+    w_jerk: float = 1000.0
+    """Third differences of body positions above the limit. PARC 1000, augmentation 0."""
+    w_joint_limit: float = 0.0
+    """Joint coordinates beyond their limits, rad. PARC has no such term (0)."""
+    contact_floor: float = 0.05
+    """Contact labels up to this are no contact (and cost no search). PARC 0."""
+    jerk_limit_m_s3: float = 1000.0
+    """Jerk that costs nothing, m/s^3. PARC 1000."""
+    iterations: int = 3000
+    """Upper limit of Adam steps. PARC 3000 (first augmentation 1000)."""
+    lr: float = 0.001
+    """Adam step size, rad or m. PARC 0.001."""
+    lr_final: float = 0.001
+    """Step size at the last iteration (cosine in between). PARC constant."""
+    tolerance: float = 0.0
+    """Stop a motion when its loss fell by less than this share in ``patience`` steps; 0 never
+    stops early. PARC 0."""
+    patience: int = 100
+    """Steps over which ``tolerance`` is judged."""
+    window: int = 2
+    """Cells on each side searched for the nearest column; distances below window * cell size are
+    exact. Published code: all cells of a patch."""
+    batch_frames: int = 4096
+    """Upper limit of padded frames optimised together; bounds the memory."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        for name in self.__dataclass_fields__:
+            if name.startswith("w_"):
+                _check(getattr(self, name) >= 0, self, name, ">= 0")
+        _check(self.iterations >= 0, self, "iterations", ">= 0")
+        _check(self.lr > 0, self, "lr", "> 0")
+        _check(0 < self.lr_final <= self.lr, self, "lr_final", "0 < lr_final <= lr")
+        _check(0 <= self.tolerance < 1, self, "tolerance", "0 <= tolerance < 1")
+        _check(self.patience >= 1, self, "patience", ">= 1")
+        _check(self.window >= 1, self, "window", ">= 1")
+        _check(self.batch_frames >= 1, self, "batch_frames", ">= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HesitationConfig:
+    """Removal of frames in which nothing happens (synthesis.md 3)."""
+
+    enabled: bool = True
+    """Whether to remove hesitations. PARC true."""
+    distance_m: float = 0.15
+    """Frobenius distance of body positions that counts as the same pose, m. PARC 0.15."""
+    min_run: int = 4
+    """Shortest run of repeated frames that is removed. PARC 4."""
+    speedup_cap: float = 1.5
+    """At a cut no body moves further per frame than this times its largest step nearby; inf
+    gives PARC's behaviour (up to twelvefold speed-up of slow motion)."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        _check(self.distance_m > 0, self, "distance_m", "> 0 m")
+        _check(self.min_run >= 1, self, "min_run", ">= 1")
+        _check(self.speedup_cap >= 1, self, "speedup_cap", ">= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRecipe:
+    """How clips of one class are varied (synthesis.md 5, table)."""
+
+    kind: Literal["height_scale", "boxes", "none"] = "height_scale"
+    """What happens to the terrain."""
+    max_length_s: float = 10.0
+    """Longer clips are cropped at a random start, s."""
+    height_scale: tuple[float, float] = (0.8, 1.05)
+    """Factor on all terrain heights."""
+    bad_height_scale: tuple[float, float] | None = None
+    """Factors redrawn (too near to the original)."""
+    boxes: tuple[int, int] = (2, 6)
+    """Number of boxes along the path, inclusive."""
+    box_height_m: float = 0.3
+    """Box heights are drawn from plus or minus this, m."""
+    min_box_height_m: float = 0.0
+    """Box heights nearer to zero are redrawn, m. PARC 0."""
+    box_cells: tuple[float, float] = (4.0, 8.0)
+    """Side lengths of the boxes in cells."""
+    box_angle_deg: float = 180.0
+    """Boxes are turned by plus or minus this."""
+    heading_deg: float = 1.0
+    """The motion is turned by plus or minus this. PARC a constant 1 (vaulting 15)."""
+    xy_scale: tuple[float, float] = (0.95, 1.05)
+    """Independent factors on root x and y."""
+    mirror_share: float = 0.5
+    """Share of variants that are mirrored."""
+    min_level_change_m: float = 0.0
+    """Plans whose root path crosses less are redrawn, m (at most 64 times). PARC 0."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        kinds = ("height_scale", "boxes", "none")
+        _check(self.kind in kinds, self, "kind", f"one of {kinds}")
+        _check(self.max_length_s > 0, self, "max_length_s", "> 0 s")
+        for name in ("height_scale", "boxes", "box_cells", "xy_scale"):
+            _check_range(self, name)
+        _check(self.boxes[0] >= 0, self, "boxes", ">= 0")
+        _check(self.xy_scale[0] > 0, self, "xy_scale", "> 0")
+        _check(
+            0 <= self.min_box_height_m <= self.box_height_m,
+            self,
+            "min_box_height_m",
+            "0..box_height_m",
+        )
+        _check(0 <= self.mirror_share <= 1, self, "mirror_share", "0..1")
+
+
+def _parc_recipes() -> dict[str, ClassRecipe]:
+    """The class table of synthesis.md 5."""
+    none = ClassRecipe(kind="none")
+    flat = ClassRecipe(kind="boxes", max_length_s=4.0, heading_deg=180.0)
+    return {
+        "climbing": ClassRecipe(height_scale=(0.8, 1.05)),
+        "mid_climbing": ClassRecipe(height_scale=(0.8, 1.1), bad_height_scale=(0.96, 1.04)),
+        "platform": ClassRecipe(height_scale=(0.5, 1.2), max_length_s=4.0),
+        "stairs": ClassRecipe(height_scale=(0.5, 1.2)),
+        "vaulting": ClassRecipe(height_scale=(0.6, 1.2), max_length_s=6.0, heading_deg=15.0),
+        "jumping": none,
+        "running": flat,
+        "walking": flat,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """Spatial augmentation of the initial clips (synthesis.md 5)."""
+
+    variants_per_clip: int = 50
+    """Variants per clip. Paper 50."""
+    padding_m: float = 1.6
+    """Terrain kept around the root path, m. PARC slices with 1.2."""
+    min_length_s: float = 1.5
+    """Crops are never shorter than this (or than the clip), s."""
+    recipes: dict[str, ClassRecipe] = field(default_factory=_parc_recipes)
+    """Recipe per class name."""
+    flat_recipe: ClassRecipe = field(
+        default_factory=lambda: ClassRecipe(kind="boxes", max_length_s=4.0, heading_deg=180.0)
+    )
+    """Recipe of classes without an entry whose terrain is flat."""
+    terrain_recipe: ClassRecipe = field(default_factory=ClassRecipe)
+    """Recipe of classes without an entry whose terrain is not flat."""
+    clearance_m: float = 0.04
+    """Swinging feet are started this high above the terrain, m."""
+    smooth_s: float = 0.12
+    """Width of the smoothing of the root's lift, s."""
+    ik_iterations: int = 60
+    """Adam steps that bring the feet to their lifted places before the optimiser."""
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(
+            w_penetration=100.0,
+            w_contact=100.0,
+            w_sliding=1000.0,
+            w_body_constraint=0.0,
+            w_jerk=0.0,
+            iterations=1000,
+        )
+    )
+    """Adaptation to the new terrain. PARC: 100, 100, 1000, no constraints, no jerk term."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        _check(self.variants_per_clip >= 0, self, "variants_per_clip", ">= 0")
+        _check(self.padding_m > 0, self, "padding_m", "> 0 m")
+        _check(self.min_length_s > 0, self, "min_length_s", "> 0 s")
+        _check(self.ik_iterations >= 0, self, "ik_iterations", ">= 0")
+        _check(self.smooth_s > 0, self, "smooth_s", "> 0 s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthesisConfig:
+    """Everything between a terrain and a corrected kinematic motion."""
+
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
+    """Paths over terrains."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """Candidates along paths."""
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    """Which candidates are kept."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Kinematic optimisation of the kept ones."""
+    hesitation: HesitationConfig = field(default_factory=HesitationConfig)
+    """Removal of hesitations afterwards."""
+    slice_padding_m: float = 1.2
+    """Terrain kept around a finished motion, m. PARC 1.2."""
+    mirror: bool = True
+    """Whether mirrored copies are kept too. PARC true."""

@@ -1,0 +1,232 @@
+"""A batch of motions of different lengths as one padded optimisation problem (synthesis.md 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parc_ray.character import rotations as rot
+from parc_ray.character.character import Character
+from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
+from parc_ray.character.skeleton import Skeleton
+from parc_ray.motion.clip import MotionClip
+from parc_ray.motion.frames import MotionFrames, stack
+from parc_ray.synthesis import kinopt_terms as terms
+from parc_ray.synthesis.config import OptimizerConfig
+from parc_ray.synthesis.constraints import HeldBodies, automatic_constraints
+from parc_ray.synthesis.contact_terms import BodyPoints, Ground, contact_sum, penetration_sum
+from parc_ray.terrain.heightfield import HeightfieldBatch
+
+TERM_NAMES = (
+    "root_pos",
+    "root_rot",
+    "joint_rot",
+    "smoothness",
+    "penetration",
+    "contact",
+    "sliding",
+    "body_constraint",
+    "jerk",
+    "joint_limit",
+)
+
+
+def pad_frames(frames: MotionFrames, length: int) -> MotionFrames:
+    """Repeat the last frame of (T, ...) until there are ``length`` frames."""
+    extra = length - frames.num_frames
+    return frames.map(lambda x: torch.cat([x, x[-1:].expand(extra, x.shape[-1])]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pose:
+    """Body poses of N padded motions.
+
+    Attributes:
+        body_pos: (N, T, B, 3) metres.
+        body_rot: (N, T, B, 4).
+        body_mat: (N, T, B, 3, 3).
+        joint_rot: (N, T, J, 4).
+        step: (N, T-1, B, 3) metres per frame.
+        turn: (N, T-1, B) rad per frame.
+    """
+
+    body_pos: Tensor
+    body_rot: Tensor
+    body_mat: Tensor
+    joint_rot: Tensor
+    step: Tensor
+    turn: Tensor
+
+    @classmethod
+    def of(cls, skeleton: Skeleton, root_pos: Tensor, root_rot: Tensor, dof: Tensor) -> Pose:
+        """Forward kinematics and differences of (N, T, ...) motions."""
+        joint_rot = dof_to_joint_rot(skeleton, dof)
+        pos, quat = forward_kinematics(skeleton, root_pos, root_rot, joint_rot)
+        return cls(
+            body_pos=pos,
+            body_rot=quat,
+            body_mat=rot.quat_to_matrix(quat),
+            joint_rot=joint_rot,
+            step=pos[:, 1:] - pos[:, :-1],
+            turn=terms.rotation_gap(quat[:, 1:], quat[:, :-1]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Body:
+    """What the terms know of the character; shared by all motions."""
+
+    skeleton: Skeleton
+    points: BodyPoints
+    held: HeldBodies
+    limits: Tensor
+
+    @classmethod
+    def of(cls, character: Character, device: torch.device) -> Body:
+        """Collect points, held bodies and joint limits on ``device``."""
+        held = HeldBodies.of(character)
+        return cls(
+            skeleton=character.skeleton,
+            points=BodyPoints.of(character).to(device),
+            held=HeldBodies(**{f.name: getattr(held, f.name).to(device) for f in fields(held)}),
+            limits=character.skeleton.dof_limits.to(device),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """N source motions, padded to T frames, with their terrains.
+
+    The variables x (N, T, 6 + D) are root position, a world rotation vector applied after the
+    source's root rotation (free of the exponential map's fold at pi), and the joint coordinates.
+    """
+
+    source: MotionFrames
+    pose: Pose
+    mask: Tensor
+    lengths: Tensor
+    ground: Ground
+    target: Tensor
+    held_active: Tensor
+    slide_weight: Tensor
+    dt: float
+
+    @classmethod
+    def build(
+        cls, clips: Sequence[MotionClip], body: Body, cfg: OptimizerConfig, device: torch.device
+    ) -> Problem:
+        """Pad and stack ``clips`` (equal frame rate and cell size)."""
+        lengths = torch.tensor([c.num_frames for c in clips], device=device)
+        longest = int(lengths.max())
+        source = stack([pad_frames(c.frames, longest) for c in clips]).to(device)
+        mask = torch.arange(longest, device=device)[None] < lengths[:, None]
+        batch = HeightfieldBatch.stack([c.terrain for c in clips]).to(device)
+        ground = Ground.of(batch, float(body.points.reach.max()), cfg.window)
+        with torch.no_grad():
+            pose = Pose.of(body.skeleton, source.root_pos, source.root_rot, source.dof)
+            target, active = automatic_constraints(
+                pose.body_pos, pose.body_mat, source.contacts, mask, body.held, ground
+            )
+        weight = torch.minimum(source.contacts[:, 1:], source.contacts[:, :-1]).clamp(min=0.0)
+        if cfg.w_body_constraint > 0:
+            free = torch.ones_like(weight)
+            free[..., body.held.bodies] = (~(active[:, 1:] & active[:, :-1])).to(weight.dtype)
+            weight = weight * free
+        return cls(
+            source=source,
+            pose=pose,
+            mask=mask,
+            lengths=lengths,
+            ground=ground,
+            target=target,
+            held_active=active,
+            slide_weight=weight,
+            dt=1.0 / clips[0].fps,
+        )
+
+    def start(self) -> Tensor:
+        """Variables (N, T, 6 + D) of the source motions."""
+        s = self.source
+        return torch.cat([s.root_pos, torch.zeros_like(s.root_pos), s.dof], dim=-1)
+
+    def poses(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Root positions, root rotations and joint coordinates of variables (N, T, 6 + D)."""
+        turn = rot.quat_from_exp(x[..., 3:6])
+        return x[..., :3], rot.quat_mul(turn, self.source.root_rot), x[..., 6:]
+
+    def index_select(self, ids: Tensor) -> Problem:
+        """The motions ``ids`` (M,), cut to the longest of them."""
+        frames = int(self.lengths[ids].max())
+        pose = {
+            f.name: getattr(self.pose, f.name)[
+                ids, : frames - 1 if f.name in ("step", "turn") else frames
+            ]
+            for f in fields(self.pose)
+        }
+        return replace(
+            self,
+            source=self.source[ids].time(0, frames),
+            pose=Pose(**pose),
+            mask=self.mask[ids, :frames],
+            lengths=self.lengths[ids],
+            ground=self.ground.index_select(ids),
+            target=self.target[ids, :frames],
+            held_active=self.held_active[ids, :frames],
+            slide_weight=self.slide_weight[ids, : frames - 1],
+        )
+
+
+def evaluate_terms(
+    problem: Problem, body: Body, x: Tensor, cfg: OptimizerConfig, *, everything: bool = False
+) -> dict[str, Tensor]:
+    """Unweighted value (N,) of every term with a weight (or of all, for reports).
+
+    Args:
+        problem: motions and terrains.
+        body: character constants.
+        x: (N, T, 6 + D) variables.
+        cfg: weights and limits.
+        everything: also terms of weight 0.
+
+    Returns:
+        Term name to (N,) values.
+    """
+    root_pos, root_rot, dof = problem.poses(x)
+    now, src, mask = Pose.of(body.skeleton, root_pos, root_rot, dof), problem.pose, problem.mask
+    pair = terms.window_mask(mask, 2)
+    moving = (now.step, now.turn, src.step, src.turn)
+    held, source = body.held, problem.source
+    at = (now.body_pos, now.body_mat)
+    todo: dict[str, Any] = {
+        "root_pos": lambda: terms.root_position(root_pos, source.root_pos, mask),
+        "root_rot": lambda: terms.rotation(root_rot, source.root_rot, mask),
+        "joint_rot": lambda: terms.rotation(now.joint_rot, src.joint_rot, mask),
+        "smoothness": lambda: terms.smoothness(*moving, pair),
+        "penetration": lambda: penetration_sum(*at, mask, body.points, problem.ground),
+        "contact": lambda: contact_sum(
+            *at, source.contacts, mask, body.points, problem.ground, cfg.contact_floor
+        ),
+        "sliding": lambda: terms.sliding(*moving, problem.slide_weight, pair),
+        "body_constraint": lambda: terms.body_constraint(
+            held.place(*at, held.points),
+            held.real,
+            problem.target,
+            problem.held_active,
+            held.radius,
+            held.round_,
+        ),
+        "jerk": lambda: terms.jerk_excess(
+            now.body_pos, cfg.jerk_limit_m_s3 * problem.dt**3, mask
+        ),
+        "joint_limit": lambda: terms.joint_limit(dof, body.limits, mask),
+    }
+    return {k: todo[k]() for k in TERM_NAMES if everything or getattr(cfg, f"w_{k}") > 0}
+
+
+def total_loss(values: dict[str, Tensor], cfg: OptimizerConfig) -> Tensor:
+    """Weighted sum (N,) of term values."""
+    return torch.stack([getattr(cfg, f"w_{k}") * v for k, v in values.items()]).sum(0)

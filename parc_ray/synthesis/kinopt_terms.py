@@ -1,0 +1,103 @@
+"""The terms of the kinematic optimisation, each summed per motion (synthesis.md 4).
+
+Velocities are differences per frame, not divided by the time step; sums run over frames and
+bodies without averaging. Padding is excluded by masks.
+
+Legend: N motions, T frames, B bodies, J joints, D dofs, K constrained bodies.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_SLIDE_SOFT_SQ = 0.0009
+_SLIDE_SOFT = 0.03
+
+
+def rotation_gap(a: Tensor, b: Tensor) -> Tensor:
+    """Geodesic angle (...) between unit quaternions (..., 4), smooth at 0 and exact when small."""
+    with torch.no_grad():
+        sign = torch.where((a * b).sum(-1, keepdim=True) < 0, -1.0, 1.0)
+    chord = ((a - sign * b).square().sum(-1) + 1e-14).sqrt()
+    return 4.0 * torch.asin((chord / 2.0).clamp(max=0.7072))
+
+
+def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum (N,) of ``values`` (N, T, ...) over the frames of ``mask`` (N, T)."""
+    per_frame = values.flatten(2).sum(-1) if values.ndim > 2 else values
+    return (per_frame * mask).sum(1)
+
+
+def window_mask(mask: Tensor, frames: int) -> Tensor:
+    """Mask (N, T - frames + 1) of the windows of ``frames`` that are inside (N, T) bool."""
+    length = mask.shape[1] - frames + 1
+    out = mask[:, :length]
+    for k in range(1, frames):
+        out = out & mask[:, k : k + length]
+    return out
+
+
+def root_position(root_pos: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+    """Squared distance of root positions (N, T, 3) to the source, (N,)."""
+    return masked_sum((root_pos - source).square(), mask)
+
+
+def rotation(quat: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+    """Squared angle of rotations (N, T, ..., 4) to the source, (N,)."""
+    return masked_sum(rotation_gap(quat, source).square().flatten(2) if quat.ndim > 3 else
+                      rotation_gap(quat, source).square(), mask)
+
+
+def smoothness(step: Tensor, turn: Tensor, src_step: Tensor, src_turn: Tensor, pair: Tensor) -> Tensor:
+    """Squared change of body steps (N, T-1, B, 3) and turns (N, T-1, B) against the source."""
+    linear = (step - src_step).square().sum(-1)
+    return masked_sum(linear + (turn - src_turn).square(), pair)
+
+
+def sliding(
+    step: Tensor, turn: Tensor, src_step: Tensor, src_turn: Tensor, weight: Tensor, pair: Tensor
+) -> Tensor:
+    """Pseudo-Huber change of body steps and turns, weighted by contact (N, T-1, B), (N,)."""
+    moved = ((step - src_step).square().sum(-1) + _SLIDE_SOFT_SQ).sqrt() - _SLIDE_SOFT
+    turned = ((turn - src_turn).square() + _SLIDE_SOFT_SQ).sqrt() - _SLIDE_SOFT
+    return masked_sum((moved + turned) * weight, pair)
+
+
+def jerk_excess(body_pos: Tensor, limit_m: float, mask: Tensor) -> Tensor:
+    """Third differences of (N, T, B, 3) beyond ``limit_m`` (jerk limit * dt^3), metres, (N,)."""
+    if body_pos.shape[1] < 4:
+        return body_pos.new_zeros(body_pos.shape[0])
+    third = body_pos[:, 3:] - 3.0 * body_pos[:, 2:-1] + 3.0 * body_pos[:, 1:-2] - body_pos[:, :-3]
+    size = (third.square().sum(-1) + 1e-14).sqrt()
+    return masked_sum((size - limit_m).clamp(min=0.0), window_mask(mask, 4))
+
+
+def joint_limit(dof: Tensor, limits: Tensor, mask: Tensor) -> Tensor:
+    """Joint coordinates (N, T, D) beyond ``limits`` (D, 2), rad, (N,)."""
+    over = (dof - limits[:, 1]).clamp(min=0.0) + (limits[:, 0] - dof).clamp(min=0.0)
+    return masked_sum(over, mask)
+
+
+def body_constraint(
+    points: Tensor, real: Tensor, target: Tensor, active: Tensor, radius: Tensor, round_: Tensor
+) -> Tensor:
+    """Distance of hands and feet from the surface point they hold on to, (N,).
+
+    A round body pays | ||c - centre|| - r |, any other the sum over its sole points of
+    max(||c - p|| - r, 0).
+
+    Args:
+        points: (N, T, K, Q, 3) world metres: the centre, or the sole points.
+        real: (K, Q) bool, False for padding.
+        target: (N, T, K, 3) surface points.
+        active: (N, T, K) bool, frames in which the body is held.
+        radius: (K,) metres.
+        round_: (K,) bool.
+
+    Returns:
+        (N,) metres.
+    """
+    dist = ((points - target[..., None, :]).square().sum(-1) + 1e-14).sqrt() - radius[:, None]
+    cost = torch.where(round_[:, None], dist.abs(), dist.clamp(min=0.0)) * real
+    return (cost.sum(-1) * active).sum((1, 2))

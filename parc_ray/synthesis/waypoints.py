@@ -1,0 +1,146 @@
+"""Points along paths: resampling, arc length and monotone progress (synthesis.md 2.3, 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from parc_ray.errors import InputError
+
+
+def resample_long_edges(points: Tensor, cell_size: float) -> Tensor:
+    """Split edges longer than a diagonal step as PARC does (synthesis.md 2.3).
+
+    An edge of horizontal length d > sqrt(2) cell + 1 mm becomes linspace(ceil(d / cell) points)
+    without its first point; all three coordinates are linear.
+
+    Args:
+        points: (K, 3) nodes, metres.
+        cell_size: metres.
+
+    Returns:
+        (M, 3), M >= K.
+    """
+    parts = [points[:1]]
+    for a, b in zip(points[:-1], points[1:], strict=True):
+        dist = float((b - a)[:2].norm())
+        if dist > math.sqrt(2.0) * cell_size + 1e-3:
+            t = torch.linspace(0.0, 1.0, max(2, math.ceil(dist / cell_size - 1e-6)))[1:, None]
+            parts.append(a + t.to(a) * (b - a))
+        else:
+            parts.append(b[None])
+    return torch.cat(parts)
+
+
+def arc_lengths(points: Tensor) -> Tensor:
+    """Horizontal arc length (..., M) at each of the points (..., M, 3), metres, from 0."""
+    step = (points[..., 1:, :2] - points[..., :-1, :2]).norm(dim=-1)
+    return torch.cat([torch.zeros_like(step[..., :1]), step.cumsum(-1)], dim=-1)
+
+
+def smooth_waypoints(points: Tensor, spacing_m: float, smooth_m: float = 0.8) -> Tensor:
+    """Way-points at even arc length along a path whose corners are rounded.
+
+    Args:
+        points: (M, 3) path, metres.
+        spacing_m: horizontal distance of the way-points, metres (the last gap is adjusted so that
+            they come out even).
+        smooth_m: full width of the box filter over arc length that rounds the corners, metres; 0
+            keeps the corners. The ends stay where they are, and so do the heights.
+
+    Returns:
+        (W, 3) with the path's first and last point at its ends.
+    """
+    arc = arc_lengths(points)
+    total = float(arc[-1])
+    count = max(1, round(total / spacing_m))
+    s = torch.linspace(0.0, total, count + 1, dtype=points.dtype)
+    batch = PathBatch.stack([points])
+    out = batch.point_at(s[None])[0]
+    if smooth_m > 0 and count > 1:
+        half = torch.minimum(torch.full_like(s, smooth_m / 2), torch.minimum(s, total - s))
+        t = torch.linspace(-1.0, 1.0, 9, dtype=points.dtype)
+        around = batch.point_at((s[:, None] + half[:, None] * t).reshape(1, -1))
+        out = torch.cat([around[0].reshape(len(s), 9, 3)[..., :2].mean(1), out[:, 2:]], dim=-1)
+    return out
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PathBatch:
+    """N paths of different lengths, padded by repeating the last point.
+
+    Attributes:
+        points: (N, M, 3) metres.
+        arc: (N, M) horizontal arc length, metres.
+    """
+
+    points: Tensor
+    arc: Tensor
+
+    @classmethod
+    def stack(cls, paths: Sequence[Tensor]) -> PathBatch:
+        """Stack paths (M_i, 3) of two or more points each."""
+        for k, path in enumerate(paths):
+            if path.ndim != 2 or path.shape[0] < 2 or path.shape[1] != 3:
+                raise InputError(
+                    f"paths[{k}]: shape {tuple(path.shape)}; allowed: (M, 3) with M >= 2; plan again"
+                )
+        longest = max(len(p) for p in paths)
+        points = torch.stack([torch.cat([p, p[-1:].expand(longest - len(p), 3)]) for p in paths])
+        return cls(points=points, arc=arc_lengths(points))
+
+    @property
+    def length(self) -> Tensor:
+        """(N,) total arc length, metres."""
+        return self.arc[:, -1]
+
+    @property
+    def goal(self) -> Tensor:
+        """(N, 3) last points."""
+        return self.points[:, -1]
+
+    def index_select(self, ids: Tensor) -> PathBatch:
+        """The paths ``ids`` (K,) long, repeats allowed."""
+        return PathBatch(points=self.points[ids], arc=self.arc[ids])
+
+    def point_at(self, s: Tensor) -> Tensor:
+        """Points (N, K, 3) at arc lengths ``s`` (N, K), clamped to the path."""
+        s = torch.minimum(s.clamp(min=0.0), self.length[:, None])
+        right = torch.searchsorted(self.arc, s.contiguous()).clamp(1, self.arc.shape[1] - 1)
+        a_s, b_s = self.arc.gather(1, right - 1), self.arc.gather(1, right)
+        t = ((s - a_s) / (b_s - a_s).clamp(min=1e-9)).clamp(0.0, 1.0)
+        index = right[..., None].expand(*right.shape, 3)
+        a, b = self.points.gather(1, index - 1), self.points.gather(1, index)
+        return a + t[..., None] * (b - a)
+
+    def advance(self, xy: Tensor, progress: Tensor, reach_m: float) -> Tensor:
+        """Monotone progress: arc length of the nearest point ahead.
+
+        Only the stretch from ``progress`` to ``progress + reach_m`` is searched, so that a path
+        that crosses itself is neither short-cut nor walked back.
+
+        Args:
+            xy: (N, 2) horizontal positions, metres.
+            progress: (N,) arc length so far, metres.
+            reach_m: length of the stretch searched, metres.
+
+        Returns:
+            (N,) new arc length, never less than ``progress``.
+        """
+        a, b = self.points[:, :-1, :2], self.points[:, 1:, :2]
+        s_a, s_b = self.arc[:, :-1], self.arc[:, 1:]
+        low = torch.maximum(s_a, progress[:, None])
+        high = torch.minimum(s_b, progress[:, None] + reach_m)
+        span = (s_b - s_a).clamp(min=1e-9)
+        ab = b - a
+        along = ((xy[:, None] - a) * ab).sum(-1) / ab.square().sum(-1).clamp(min=1e-12)
+        s = torch.minimum(torch.maximum(s_a + along * span, low), high)
+        near = a + ((s - s_a) / span)[..., None] * ab
+        dist = (xy[:, None] - near).square().sum(-1)
+        dist = torch.where(low <= high, dist, torch.inf)
+        best = s.gather(1, dist.argmin(1, keepdim=True))[:, 0]
+        return torch.maximum(best, progress)
