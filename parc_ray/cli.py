@@ -1,0 +1,137 @@
+"""The command line: ``parc <command>``, also ``python -m parc_ray.cli``.
+
+Exit codes: 0 done; 2 wrong arguments or input, with one line on stderr that names the file, field
+or value and the remedy; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from parc_ray.errors import InputError
+
+Command = Callable[[list[str]], None]
+_USAGE = """usage: parc COMMAND [options]
+
+commands:
+{commands}
+
+`parc COMMAND --help` says more. Exit codes: 0 done, 2 wrong arguments or input, 1 anything else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One subcommand."""
+
+    help: str
+    """One line for the overview."""
+    run: Command
+    """Called with the arguments after the command's name."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the console script; ends the process with the exit code."""
+    sys.exit(guarded(lambda: dispatch(list(sys.argv[1:] if argv is None else argv))))
+
+
+def guarded(work: Callable[[], None]) -> int:
+    """Run ``work`` and turn what it raises into an exit code and at most one line."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues", file=sys.stderr)
+        return 1
+    except Exception as error:
+        mendable = _input_error(error)
+        if mendable is None:
+            raise
+        print(f"error: {mendable}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def dispatch(argv: list[str]) -> None:
+    """Run the command that ``argv`` names.
+
+    Raises:
+        InputError: no such command (the nearest is named), or what the command raises.
+    """
+    from parc_ray.config_io import unknown_name
+
+    table = commands()
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        width = max(len(name) for name in table)
+        lines = [f"  {name:<{width}}  {entry.help}" for name, entry in table.items()]
+        print(_USAGE.format(commands="\n".join(lines)))
+        return
+    if argv[0] in ("-V", "--version"):
+        import parc_ray
+
+        print(parc_ray.__version__)
+        return
+    if argv[0] not in table:
+        raise InputError(unknown_name(argv[0], argv[0], table, "command"))
+    table[argv[0]].run(argv[1:])
+
+
+def commands() -> dict[str, Entry]:
+    """All commands: the driver, every stage there is, and the tools."""
+    from parc_ray.commands import TOOLS
+    from parc_ray.stages.registry import stage_names
+
+    table = {"run": Entry(help="run or continue the whole loop", run=run_command)}
+    for name in stage_names():
+        table[name] = Entry(
+            help=f"run stage {name} of a run alone", run=lambda argv, n=name: stage_command(n, argv)
+        )
+    table |= {name: Entry(help=tool.help, run=tool.run) for name, tool in TOOLS.items()}
+    return table
+
+
+def run_command(argv: list[str], prog: str = "parc run") -> None:
+    """``parc run [--recipe R] [--data D] [--storage S] [--name N] [--iterations K] [--a.b V]``."""
+    from parc_ray.arguments import parse_run
+    from parc_ray.console import setup_logging
+    from parc_ray.loop import run
+
+    config, options = parse_run(prog, argv)
+    setup_logging()
+    run(config, force=options.force)
+
+
+def stage_command(name: str, argv: list[str]) -> None:
+    """``parc <stage> --iteration K`` and the options of ``parc run``: one stage of the plan.
+
+    Raises:
+        InputError: the run has no such stage in that iteration.
+    """
+    from parc_ray.arguments import parse_run
+    from parc_ray.console import setup_logging
+    from parc_ray.loop import run_stages
+    from parc_ray.plan import plan
+
+    config, options = parse_run(f"parc {name}", argv, stage=True)
+    planned = [s for s in plan(config) if s.name == name]
+    chosen = [s for s in planned if options.iteration in (None, s.iteration)]
+    if len(chosen) != 1:
+        have = ", ".join(str(s.iteration) for s in planned) or "none"
+        got = "not given" if options.iteration is None else str(options.iteration)
+        raise InputError(
+            f"--iteration: {got}; stage {name} of this run exists in iterations {have}; give one"
+        )
+    setup_logging()
+    run_stages(config, chosen, force=options.force)
+
+
+def _input_error(error: BaseException) -> InputError | None:
+    """The ``InputError`` behind an error, also when a Ray worker raised it."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, InputError):
+        return InputError(str(cause))
+    return error if isinstance(error, InputError) else None
+
+
+if __name__ == "__main__":
+    main()

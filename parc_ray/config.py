@@ -1,0 +1,261 @@
+"""The configuration of a whole run, nested by owner.
+
+A recipe (``parc_ray.recipes``) returns one; the command line overrides single values by dotted
+name; the resolved config is written into the run directory and hashed into every stage marker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from algorithms.diffusion.config import DiffusionConfig
+from algorithms.ppo.config import TrackerConfig
+from envs.tracking.config import TrackingConfig
+from parc_ray.config_io import differences, to_plain
+from parc_ray.correction.config import CorrectionConfig
+from parc_ray.errors import InputError
+from parc_ray.synthesis.config import AugmentConfig, SynthesisConfig
+from parc_ray.terrain.generators import TerrainSpec
+
+_PLACEMENT_KEYS = ("name", "storage", "resources")
+"""Sections that say where a run computes and stores, not what it computes."""
+
+
+def require(ok: bool, where: str, value: object, allowed: str) -> None:
+    """Raise a one-line ``InputError`` naming field ``where`` unless ``ok``."""
+    if not ok:
+        raise InputError(f"{where}: {value!r} is out of range; allowed is {allowed}; change it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The initial motion data."""
+
+    path: str = "sample"
+    """``sample`` (fetched and cached on first use), a directory of motion files of any supported
+    format, or a data set manifest. Overridden by ``--data``."""
+    min_frames: int = 16
+    """Shortest clip that is trained on, frames at 30 fps: one window (15) and its successor."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        require(bool(self.path), "data.path", self.path, "'sample', a directory or a manifest")
+        require(self.min_frames >= 2, "data.min_frames", self.min_frames, "2 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerBudget:
+    """How long a tracker is trained; whichever limit is reached first ends it."""
+
+    samples: int = 1_000_000
+    """Simulated control steps over all environments."""
+    wall_s: float | None = None
+    """Wall time, s. None: no limit (the result is then independent of the machine's speed)."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        require(self.samples >= 1, "tracker budget samples", self.samples, "1 or more")
+        ok = self.wall_s is None or self.wall_s > 0
+        require(ok, "tracker budget wall_s", self.wall_s, "more than 0 s, or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorBudget:
+    """How long a generator is trained; whichever limit is reached first ends it."""
+
+    steps: int = 20_000
+    """Optimiser steps."""
+    wall_s: float | None = None
+    """Wall time, s. None: no limit."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        require(self.steps >= 1, "generator budget steps", self.steps, "1 or more")
+        ok = self.wall_s is None or self.wall_s > 0
+        require(ok, "generator budget wall_s", self.wall_s, "more than 0 s, or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class D0Config:
+    """Iteration 0: the initial clips, varied in space and corrected, become D0."""
+
+    correction: Literal["tracker", "mpc", "tracker_then_mpc", "none"] = "tracker"
+    """Who makes the augmented clips physical. PARC: tracker."""
+    tracker: TrackerBudget = field(default_factory=TrackerBudget)
+    """Training of the first tracker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterationConfig:
+    """One PARC iteration."""
+
+    terrain: TerrainSpec = field(default_factory=TerrainSpec)
+    """Terrains to generate on. PARC: 16 x 16 boxes in 1 and 2, slices of a 100 x 100 map after."""
+    motions: int = 1000
+    """Motions to keep (before mirroring). PARC: about 1000 in 1 and 2, 2000 in 3 and 4."""
+    max_terrains: int | None = None
+    """Terrains tried at most; None: ten per motion kept. PARC tries without end."""
+    s: float = 0.65
+    """Blend coefficient: weight of the prediction made without history. PARC: 0.65."""
+    candidates: int = 64
+    """Roll-outs per terrain, of which the best are kept. Paper: 64; published code: 128."""
+    mirror: bool = True
+    """Keep the mirror image of every generated motion too. PARC: true."""
+    correct: bool = True
+    """Physical correction of what was generated; false is the paper's ablation."""
+    generator: GeneratorBudget = field(default_factory=GeneratorBudget)
+    """Training of the generator in this iteration."""
+    tracker: TrackerBudget = field(default_factory=TrackerBudget)
+    """Training of the tracker in this iteration."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        require(self.motions >= 1, "iteration motions", self.motions, "1 or more")
+        require(0 <= self.s <= 1, "iteration s", self.s, "0 to 1")
+        require(self.candidates >= 1, "iteration candidates", self.candidates, "1 or more")
+        ok = self.max_terrains is None or self.max_terrains >= 1
+        require(ok, "iteration max_terrains", self.max_terrains, "1 or more, or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """The fixed set of test terrains and what is measured on it (synthesis.md 7)."""
+
+    terrain: TerrainSpec = field(default_factory=TerrainSpec)
+    """Test terrains. PARC: 32 x 32 cells with 10 random walks."""
+    terrains: int = 100
+    """Number of test terrains. PARC: 100."""
+    motions_per_terrain: int = 32
+    """Motions generated on each, none filtered. PARC: 32."""
+    s: float = 0.65
+    """Blend coefficient. PARC: 0.65."""
+    max_duration_s: float = 10.0
+    """Longest motion, s. PARC: 10 in the loop."""
+    form: Literal["paper", "code"] = "paper"
+    """Whose definition of %HJF and of off-grid penetration is reported first."""
+    tracker_starts: int = 32
+    """Episodes from frame 0 per clip, with reset noise and fresh seeds."""
+    tracker_random_starts: int = 256
+    """Episodes from random frames over all clips. PARC: 2048 per motion."""
+    seed: int = 7001
+    """Decides terrains, paths and noise; the same in every iteration and every run."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("terrains", "motions_per_terrain", "tracker_starts"):
+            require(getattr(self, name) >= 0, f"evaluation.{name}", getattr(self, name), ">= 0")
+        require(0 <= self.s <= 1, "evaluation.s", self.s, "0 to 1")
+        require(self.max_duration_s > 0, "evaluation.max_duration_s", self.max_duration_s, "> 0 s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourcesConfig:
+    """Where the work runs. Nothing here changes what is computed."""
+
+    address: str = "detect"
+    """Ray cluster: ``detect`` (a running one, else local), ``local``, ``auto`` or ``host:port``."""
+    local_cpus: int | None = None
+    """Logical CPUs of a local Ray instance; None: the cores, at least four."""
+    object_store_mb: int | None = None
+    """Object store of a local Ray instance, MiB; None: Ray's own choice."""
+    worker_logs: bool = False
+    """Show what workers print on the driver's console."""
+    generator_workers: int = 1
+    """Ray Train workers of the generator."""
+    cpus_per_worker: float = 1.0
+    """Logical CPUs of each generator worker and of each actor; fractions are allowed."""
+    gpus_per_worker: float = 0.0
+    """GPUs of each generator worker and of each generating actor; fractions are allowed."""
+    generate_actors: int = 2
+    """Ray Data actors that roll out and optimise motions."""
+    record_actors: int = 2
+    """Ray Data actors that correct motions in simulation."""
+    threads_per_worker: int = 1
+    """Threads of PyTorch and of the simulator in each worker."""
+    stage_retries: int = 2
+    """How often a stage is run again after losing an actor or a node."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("generator_workers", "generate_actors", "record_actors", "threads_per_worker"):
+            require(getattr(self, name) >= 1, f"resources.{name}", getattr(self, name), ">= 1")
+        for name in ("cpus_per_worker", "gpus_per_worker", "stage_retries"):
+            require(getattr(self, name) >= 0, f"resources.{name}", getattr(self, name), ">= 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParcConfig:
+    """Everything that decides a run."""
+
+    name: str = "parc"
+    """Name of the run: its directory below ``storage``."""
+    storage: str = "runs"
+    """Directory or URI (s3://, gs://) that holds runs."""
+    seed: int = 0
+    """Decides every random draw of the run, together with iteration and stage."""
+    character: str = "humanoid"
+    """``humanoid`` (PARC's) or the path of an MJCF file with its YAML beside it."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Initial motion data."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    """Spatial variants of the initial data."""
+    d0: D0Config = field(default_factory=D0Config)
+    """Correction of the initial data."""
+    iterations: tuple[IterationConfig, ...] = (IterationConfig(),)
+    """One entry per PARC iteration. ``--iterations N`` cuts it, or repeats its last entry."""
+    generator: DiffusionConfig = field(default_factory=DiffusionConfig)
+    """Motion generator; its training budget comes from the iteration."""
+    synthesis: SynthesisConfig = field(default_factory=SynthesisConfig)
+    """Paths, roll-outs, selection and kinematic optimisation."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    """The environment in which the tracker learns."""
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    """PPO; its training budget comes from the iteration."""
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
+    """From kinematic to physical motions."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """Test set and metrics."""
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    """Where it runs."""
+
+    def __post_init__(self) -> None:
+        """Check what spans sections."""
+        bad = not self.name or self.name in (".", "..") or set(self.name) & set("/\\: ")
+        require(not bad, "name", self.name, "a word without slashes, colons and spaces")
+        require(bool(self.storage), "storage", self.storage, "a directory or URI")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    def row(self, iteration: int) -> IterationConfig:
+        """Settings of PARC iteration ``iteration``, counted from 1."""
+        return self.iterations[iteration - 1]
+
+    def with_iterations(self, count: int) -> ParcConfig:
+        """The same run with ``count`` iterations: cut, or the last row repeated.
+
+        Raises:
+            InputError: ``count`` is negative, or positive where there is no row to repeat.
+        """
+        require(count >= 0, "--iterations", count, "0 or more")
+        rows = self.iterations[:count]
+        if len(rows) < count:
+            require(bool(rows), "--iterations", count, "0, as the recipe has no row to repeat")
+            rows += rows[-1:] * (count - len(rows))
+        return replace(self, iterations=rows)
+
+    def identity(self) -> dict[str, Any]:
+        """Plain data of all that decides results (no name, storage or resources)."""
+        plain = to_plain(self)
+        return {key: value for key, value in plain.items() if key not in _PLACEMENT_KEYS}
+
+
+def run_differences(stored: dict[str, Any], config: ParcConfig) -> list[str]:
+    """What keeps ``config`` from continuing the run whose ``identity`` is ``stored``.
+
+    A run may be continued with more or fewer iterations as long as the common ones are equal.
+    """
+    present = config.identity()
+    common = min(len(stored.get("iterations", [])), len(present["iterations"]))
+    old = {**stored, "iterations": stored.get("iterations", [])[:common]}
+    new = {**present, "iterations": present["iterations"][:common]}
+    return differences(old, new)

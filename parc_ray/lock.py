@@ -1,0 +1,123 @@
+"""One driver per run directory: a lock file with a heartbeat."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from parc_ray.data.storage import Storage
+from parc_ray.errors import InputError
+
+LOCK_FILE = "driver.json"
+_BEAT_S = 5.0
+_STALE_S = 60.0
+_SETTLE_S = 0.05
+
+
+class RunLock:
+    """Context manager that holds a run directory.
+
+    The lock names host, process and its start time. It counts as held while the process lives (same
+    host) or while its heartbeat is younger than a minute (other hosts). A driver that was killed
+    leaves a lock that the next one on the same host takes over at once.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        """Prepare a lock on directory ``storage``; nothing is written yet."""
+        self._storage = storage
+        self._token = uuid.uuid4().hex
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> RunLock:
+        """Take the lock.
+
+        Raises:
+            InputError: another driver works on the directory.
+        """
+        holder = self._read()
+        if holder is not None and _is_alive(holder):
+            raise InputError(_held_by(self._storage, holder))
+        self._beat()
+        time.sleep(_SETTLE_S)  # of two that start in the same moment the last writer stays
+        holder = self._read()
+        if holder is None or holder.get("token") != self._token:
+            raise InputError(_held_by(self._storage, holder or {}))
+        self._thread = threading.Thread(target=self._keep_beating, name="run-lock", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the lock, unless somebody else holds it by now."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        holder = self._read()
+        if holder is not None and holder.get("token") == self._token:
+            self._storage.delete(LOCK_FILE)
+
+    def _read(self) -> dict[str, Any] | None:
+        if not self._storage.exists(LOCK_FILE):
+            return None
+        try:
+            return dict(self._storage.read_json(LOCK_FILE))
+        except (InputError, TypeError):
+            return None  # gone between the two calls, or not ours: it protects nothing
+
+    def _beat(self) -> None:
+        record = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "process_start": _process_start(os.getpid()),
+            "token": self._token,
+            "beat_unix_s": time.time(),
+        }
+        self._storage.write_json_atomic(LOCK_FILE, record)
+
+    def _keep_beating(self) -> None:
+        while not self._stop.wait(_BEAT_S):
+            self._beat()
+
+
+def _is_alive(holder: dict[str, Any]) -> bool:
+    if holder.get("host") == socket.gethostname():
+        start = _process_start(int(holder.get("pid", 0)))
+        return start is not None and start == holder.get("process_start")
+    return time.time() - float(holder.get("beat_unix_s", 0.0)) < _STALE_S
+
+
+def _process_start(pid: int) -> str | None:
+    """A string that tells a process from a later one with the same number; None if it is gone."""
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.parent.parent.exists() and Path("/proc/self/stat").exists():
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] == "Z" else fields[19]
+    try:  # systems without /proc
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "unknown"
+
+
+def _held_by(storage: Storage, holder: dict[str, Any]) -> str:
+    who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+    return (
+        f"{storage}: another driver ({who}) works on this run; one driver per run directory is "
+        "allowed; wait for it, end it, or choose another --name"
+    )
