@@ -19,7 +19,7 @@ from parc_ray.errors import InputError
 from parc_ray.terrain.heightfield import Heightfield
 
 FPS_RANGE = (1.0, 1000.0)
-_NORM_TOLERANCE = 0.01
+NORM_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,19 +104,24 @@ def finite(value: Any, where: str, shape: tuple[int | None, ...], hint: str = ""
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def unit_quaternions(value: Tensor, where: str) -> Tensor:
+def unit_quaternions(value: Tensor, where: str, tolerance: float = NORM_TOLERANCE) -> Tensor:
     """Normalised quaternions (..., 4) with w >= 0.
 
+    Args:
+        value: (..., 4) xyzw.
+        where: file and field, for messages.
+        tolerance: largest allowed deviation of a norm from 1.
+
     Raises:
-        InputError: a norm differs from 1 by more than 0.01.
+        InputError: a norm deviates by more than ``tolerance``.
     """
     norm = value.norm(dim=-1)
     worst = float((norm - 1.0).abs().max()) if norm.numel() else 0.0
-    if worst > _NORM_TOLERANCE:
+    if worst > tolerance:
         index = int((norm - 1.0).abs().reshape(-1).argmax())
         raise InputError(
             f"{where}: quaternion {index} has norm {float(norm.reshape(-1)[index]):.4g}; unit "
-            f"quaternions (to {_NORM_TOLERANCE}) are needed; normalise or repair the file"
+            f"quaternions (to {tolerance:g}) are needed; normalise or repair the file"
         )
     unit = value / norm[..., None]
     return torch.where(unit[..., 3:] < 0.0, -unit, unit)
