@@ -109,7 +109,9 @@ def load_generator(path: Path) -> GeneratorFile:
         known = header["format"] == FORMAT
         version = int(header["version"])
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: is no generator file; give one that this program wrote.") from error
+        raise InputError(
+            f"{path}: is no generator file; give one that this program wrote."
+        ) from error
     if not known or version > VERSION:
         raise InputError(
             f"{path}: has format {header['format']} version {version}; allowed is {FORMAT} up to "

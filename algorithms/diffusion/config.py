@@ -160,7 +160,7 @@ class LossConfig:
     """Whether past frames that were given clean are scored. PARC: true. False puts the given
     frames in the place of their prediction, so that velocities across the seam stay scored."""
     min_snr_gamma: float = 0.0
-    """Weight samples by min(SNR, gamma) / gamma of their noise level; 0 means equal weights. PARC: 0."""
+    """Weight samples by min(SNR, gamma) / gamma of their noise level; 0: equal weights. PARC: 0."""
 
     def __post_init__(self) -> None:
         """Check that weights are not negative."""
@@ -181,7 +181,8 @@ class SamplingConfig:
     blend: float = 0.65
     """s: weight of the prediction made without past frames. PARC: 0.65, long demos 0.5."""
     blend_end: float | None = None
-    """If set, s goes linearly from ``blend`` at the noisiest step to this at the last. PARC: none."""
+    """If set, s goes linearly from ``blend`` at the noisiest step to this at the last. PARC:
+    none."""
 
     def __post_init__(self) -> None:
         """Check ranges."""

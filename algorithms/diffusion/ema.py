@@ -23,7 +23,9 @@ def update_ema(ema: AveragedModel, model: nn.Module, step: int, cfg: TrainConfig
     ema.update_parameters(model)
 
 
-def _averager(decay: float, ramp: bool) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]:
+def _averager(
+    decay: float, ramp: bool
+) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]:
     @torch.no_grad()
     def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor) -> None:
         n = int(count)

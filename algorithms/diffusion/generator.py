@@ -15,7 +15,6 @@ from algorithms.diffusion.denoiser import Denoiser
 from algorithms.diffusion.sampler import sample_windows
 from algorithms.diffusion.schedule import NoiseSchedule
 from parc_ray.character.character import Character
-from parc_ray.character.rotations import rotate_xy
 from parc_ray.errors import InputError
 from parc_ray.motion.features import (
     CanonicalFrame,
@@ -23,6 +22,7 @@ from parc_ray.motion.features import (
     canonical_frame,
     from_canonical,
     pack,
+    project,
     to_canonical,
     unpack,
 )
@@ -150,14 +150,13 @@ class DiffusionGenerator:
         return cat_time([request.past, world.time(self.num_past)])
 
     def project(self, x: Tensor) -> Tensor:
-        """Nearest consistent window: positions by kinematics, rotations wrapped, contacts in [0, 1].
+        """Nearest consistent window: positions by kinematics, angles wrapped, contacts in [0, 1].
 
         Args:
             x: (N, T, F) normalised.
         """
-        frames = unpack(self.layout, self.stats.denormalise(x))[0]
-        frames.contacts = frames.contacts.clamp(0.0, 1.0)
-        return self.stats.normalise(pack(self.character.skeleton, frames))
+        features = self.stats.denormalise(x)
+        return self.stats.normalise(project(self.character.skeleton, self.layout, features))
 
     def _frame(self, request: SampleRequest) -> CanonicalFrame:
         if request.past is not None:
@@ -177,7 +176,7 @@ class DiffusionGenerator:
         heights = sample_local_heights(
             self.config.grid, request.terrain, frame.origin, frame.heading
         )
-        offset = rotate_xy(request.target_w - frame.origin[:, :2], -frame.heading)
+        offset = frame.xy_to_canonical(request.target_w)
         target = offset / offset.norm(dim=-1, keepdim=True).clamp_min(1e-9)
         yes = torch.ones(n, dtype=torch.bool)
         cond = Conditions(

@@ -80,7 +80,9 @@ def decode_pose(skeleton: Skeleton, features: Tensor) -> WindowPose:
     )
 
 
-def pose_terms(pred: WindowPose, truth: WindowPose, cfg: LossConfig, dt: float) -> dict[str, Tensor]:
+def pose_terms(
+    pred: WindowPose, truth: WindowPose, cfg: LossConfig, dt: float
+) -> dict[str, Tensor]:
     """Terms that compare a predicted window with the true one; each (N,).
 
     Terms with weight 0 are left out. Velocities are differences of neighbouring frames over ``dt``

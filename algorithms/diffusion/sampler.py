@@ -17,7 +17,7 @@ from algorithms.diffusion.schedule import NoiseSchedule
 
 
 def blend_weights(start: float, end: float | None, count: int) -> list[float]:
-    """s of each denoising step, from the noisiest to the last; constant where ``end`` is None."""
+    """Blend coefficient of each denoising step, noisiest first; constant where ``end`` is None."""
     if end is None or count == 1:
         return [start] * count
     return [start + (end - start) * i / (count - 1) for i in range(count)]
@@ -54,9 +54,7 @@ def predict_blended(
     if s <= 0.0:
         return denoiser.denoise(with_past, t, tokens, yes, yes)
     seen = torch.cat([yes, ~yes])
-    both = denoiser.denoise(
-        torch.cat([with_past, x]), t.repeat(2), tokens.repeat(2), seen, seen
-    )
+    both = denoiser.denoise(torch.cat([with_past, x]), t.repeat(2), tokens.repeat(2), seen, seen)
     conditional, free = both[:n], both[n:]
     return conditional + s * (free - conditional)
 

@@ -192,9 +192,7 @@ class Trainer:
             terms["penetration"] = penetration_term(pose, self.points, batch.terrain, cfg)
         if cfg.target:
             seen = batch.cond.target * batch.cond.target_visible[:, None]
-            terms["target"] = target_term(
-                pose.root_pos, seen, config.reference, cfg.target_reach
-            )
+            terms["target"] = target_term(pose.root_pos, seen, config.reference, cfg.target_reach)
         weight = torch.ones(len(batch.t), device=self.device)
         if cfg.min_snr_gamma:
             snr = self.schedule.snr(batch.t).float()

@@ -1,0 +1,248 @@
+"""From windows of clips to training batches (generator.md 2, 3, 4 and 5.1).
+
+Windows are sampled and prepared on the CPU with one random generator; only the finished batch
+moves to the device of the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from algorithms.diffusion.conditions import Conditions, draw_visibility, target_direction
+from algorithms.diffusion.config import DiffusionConfig
+from parc_ray.character.character import Character
+from parc_ray.character.kinematics import fk_from_dof
+from parc_ray.character.rotations import rotate_xy, wrap_angle
+from parc_ray.character.surface import place_points, surface_points
+from parc_ray.motion.features import (
+    CanonicalFrame,
+    FeatureLayout,
+    FeatureStats,
+    canonical_frame,
+    compute_stats,
+    pack,
+    to_canonical,
+)
+from parc_ray.motion.frames import MotionFrames
+from parc_ray.motion.mirror import mirror_frames
+from parc_ray.terrain.augment import (
+    AugmentConfig,
+    augment_local_heights,
+    local_bounds,
+    ood_heights,
+    touched_cells,
+)
+from parc_ray.terrain.heightfield import HeightfieldBatch
+from parc_ray.terrain.local_grid import GridSpec, local_grid_xy, sample_local_heights
+
+_STATS_SEED = 20_250_502
+_STATS_CHUNK = 2_048
+
+
+class WindowsLike(Protocol):
+    """N windows of clips, as a ``ClipBank`` samples them."""
+
+    @property
+    def frames(self) -> MotionFrames:
+        """World frames, (N, T, ...)."""
+        ...
+
+    @property
+    def terrain_ids(self) -> Tensor:
+        """(N,) long, rows of the source's ``terrains``."""
+        ...
+
+    @property
+    def target_pos(self) -> Tensor:
+        """(N, 3) m, world root position at a random future time."""
+        ...
+
+    @property
+    def target_heading(self) -> Tensor:
+        """(N,) rad, heading of the root then."""
+        ...
+
+
+class WindowSource(Protocol):
+    """Where training windows come from (``parc_ray.data.bank.ClipBank``)."""
+
+    @property
+    def terrains(self) -> HeightfieldBatch:
+        """All terrains of the source, with augmentation bounds where they are known."""
+        ...
+
+    def sample_windows(self, rng: torch.Generator, n: int, num_frames: int) -> WindowsLike:
+        """Draw ``n`` windows of ``num_frames`` frames by the clips' weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """Everything a loss needs.
+
+    Attributes:
+        x0: (N, T, F) normalised clean features.
+        features: (N, T, F) the same, not normalised.
+        noise: (N, T, F) standard normal.
+        t: (N,) long, noise levels.
+        cond: conditions.
+        ood: (N,) bool, foreign terrain and target: scored by the geometric terms only.
+        terrain: local height maps as N terrains in the canonical frame.
+    """
+
+    x0: Tensor
+    features: Tensor
+    noise: Tensor
+    t: Tensor
+    cond: Conditions
+    ood: Tensor
+    terrain: HeightfieldBatch
+
+    def to(self, device: torch.device) -> TrainingBatch:
+        """Move every tensor."""
+        if self.x0.device == device:
+            return self
+        return TrainingBatch(
+            x0=self.x0.to(device),
+            features=self.features.to(device),
+            noise=self.noise.to(device),
+            t=self.t.to(device),
+            cond=self.cond.to(device),
+            ood=self.ood.to(device),
+            terrain=self.terrain.to(device),
+        )
+
+
+def local_terrain(heights: Tensor, grid: GridSpec, max_height: float) -> HeightfieldBatch:
+    """Local height maps (N, GX, GY) as terrains of the canonical frame, clamped like the input."""
+    n = heights.shape[0]
+    corner = local_grid_xy(grid)[0, 0].to(heights)
+    size = torch.tensor(grid.shape, device=heights.device)
+    return HeightfieldBatch(
+        heights=heights.clamp(-max_height, max_height),
+        origin=corner.expand(n, 2),
+        size=size.expand(n, 2),
+        cell_size=grid.spacing,
+    )
+
+
+class BatchMaker:
+    """Draws training batches from a source; all randomness comes from the generator passed in."""
+
+    def __init__(
+        self,
+        source: WindowSource,
+        character: Character,
+        config: DiffusionConfig,
+        stats: FeatureStats,
+    ) -> None:
+        """Keep references; nothing is copied."""
+        self.source, self.character, self.config, self.stats = source, character, config, stats
+        self.augment = AugmentConfig(max_height_m=config.terrain.max_height)
+
+    def draw(self, rng: torch.Generator, n: int) -> TrainingBatch:
+        """Draw and prepare ``n`` windows."""
+        config, cond = self.config, self.config.conditioning
+        windows = self.source.sample_windows(rng, n, config.num_frames)
+        frame = canonical_frame(windows.frames, config.reference)
+        frames = to_canonical(windows.frames, frame)
+        terrain = self.source.terrains.index_select(windows.terrain_ids)
+        heights = sample_local_heights(config.grid, terrain, frame.origin, frame.heading)
+        if cond.augment_terrain:
+            heights = self._augmented(rng, heights, frames, frame, terrain)
+        target = self._target(rng, windows, frame)
+        if cond.mirror_chance > 0:
+            flip = torch.rand(n, generator=rng) < cond.mirror_chance
+            frames, heights, target = _mirrored(self.character, flip, frames, heights, target)
+        ood = torch.rand(n, generator=rng) < cond.ood_chance
+        if cond.ood_chance > 0:
+            foreign = ood_heights(rng, heights, config.grid, self.augment)
+            heights = torch.where(ood[:, None, None], foreign, heights)
+            turn = torch.rand(n, generator=rng) * (2 * torch.pi)
+            target = rotate_xy(target, torch.where(ood, turn, 0.0))
+        features = pack(self.character.skeleton, frames)
+        clean, past, ground, goal = draw_visibility(rng, cond, n)
+        return TrainingBatch(
+            x0=self.stats.normalise(features),
+            features=features,
+            noise=torch.randn(features.shape, generator=rng),
+            t=torch.randint(0, config.diffusion_steps, (n,), generator=rng),
+            cond=Conditions(heights, target, clean, past, ground, goal),
+            ood=ood,
+            terrain=local_terrain(heights, config.grid, config.terrain.max_height),
+        )
+
+    def _augmented(
+        self,
+        rng: torch.Generator,
+        heights: Tensor,
+        frames: MotionFrames,
+        frame: CanonicalFrame,
+        terrain: HeightfieldBatch,
+    ) -> Tensor:
+        """Vary the local maps, except where the window's surface points touch the ground plan."""
+        points = surface_points(self.character, "full")
+        skeleton = self.character.skeleton
+        placed = place_points(
+            points, *fk_from_dof(skeleton, frames.root_pos, frames.root_rot, frames.dof)
+        )
+        world = frame.point_to_world(placed.flatten(1, 2))
+        lower, upper = local_bounds(
+            self.config.grid,
+            terrain,
+            touched_cells(terrain, world),
+            frame.origin,
+            frame.heading,
+            2 * self.config.terrain.max_height,
+        )
+        return augment_local_heights(rng, heights, lower, upper, self.augment)
+
+    def _target(self, rng: torch.Generator, windows: WindowsLike, frame: CanonicalFrame) -> Tensor:
+        cond = self.config.conditioning
+        noise = torch.randn(windows.target_pos[:, :2].shape, generator=rng)
+        offset = frame.xy_to_canonical(windows.target_pos[:, :2]) + cond.target_noise * noise
+        heading = wrap_angle(windows.target_heading - frame.heading)
+        return target_direction(offset, heading, cond.stand_distance, cond.turn_angle)
+
+
+def _mirrored(
+    character: Character, flip: Tensor, frames: MotionFrames, heights: Tensor, target: Tensor
+) -> tuple[MotionFrames, Tensor, Tensor]:
+    """Mirror the samples of ``flip`` (N,) about the xz plane of their canonical frames."""
+    other = mirror_frames(character, frames)
+    pick = flip[:, None, None]
+    frames = MotionFrames(
+        root_pos=torch.where(pick, other.root_pos, frames.root_pos),
+        root_rot=torch.where(pick, other.root_rot, frames.root_rot),
+        dof=torch.where(pick, other.dof, frames.dof),
+        contacts=torch.where(pick, other.contacts, frames.contacts),
+    )
+    heights = torch.where(pick, heights.flip(-1), heights)
+    target = torch.where(flip[:, None], target * target.new_tensor([1.0, -1.0]), target)
+    return frames, heights, target
+
+
+def estimate_stats(
+    source: WindowSource, character: Character, config: DiffusionConfig
+) -> FeatureStats:
+    """Mean and standard deviation per frame index and feature, over sampled windows.
+
+    Windows are drawn as training draws them (by clip weights, unlike the published code, and with
+    mirror images where training has them) with a fixed seed, so every worker finds the same.
+    """
+    rng = torch.Generator().manual_seed(_STATS_SEED)
+    mirror = config.conditioning.mirror_chance > 0
+    total = config.train.stat_windows
+    parts: list[Tensor] = []
+    for start in range(0, total, _STATS_CHUNK):
+        count = min(_STATS_CHUNK, total - start)
+        frames = source.sample_windows(rng, count, config.num_frames).frames
+        frames = to_canonical(frames, canonical_frame(frames, config.reference))
+        parts.append(pack(character.skeleton, frames))
+        if mirror:
+            parts.append(pack(character.skeleton, mirror_frames(character, frames)))
+    return compute_stats(FeatureLayout(character.skeleton), torch.cat(parts))
