@@ -68,7 +68,9 @@ class MujocoCpuBackend:
         """As `load_terrains`, from boxes (K, 6) of centres and half sizes in metres."""
         self.boxes = [np.asarray(b, dtype=np.float32) for b in boxes]
         builder = ModelBuilder(self.character, self.config, shared_num_boxes(self.boxes))
-        self._models = [builder.build(b) for b in self.boxes]
+        unique = {b.tobytes(): b for b in self.boxes}
+        built = {key: builder.build(b) for key, b in unique.items()}
+        self._models = [built[b.tobytes()] for b in self.boxes]
         model = self._models[0]
         self._data = [mujoco.MjData(model) for _ in range(self.config.num_threads)]
         self._layout = state_layout(model, self.character.skeleton)

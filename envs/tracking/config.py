@@ -25,6 +25,8 @@ class ControlConfig:
     offset and scale per joint."""
     residual_scale_rad: float = 0.3
     """Turn of a joint per unit action, rad (residual mode)."""
+    max_action: float = 4.0
+    """Actions are clamped to +- this in residual mode; to +-1 in absolute mode, as PARC does."""
 
     def __post_init__(self) -> None:
         """Check modes and ranges."""
@@ -33,6 +35,7 @@ class ControlConfig:
             f"control.mode: '{self.mode}' is unknown; use residual or absolute",
         )
         _require(self.residual_scale_rad > 0, "control.residual_scale_rad: must be above 0")
+        _require(self.max_action > 0, "control.max_action: must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,8 @@ class ObservationConfig:
     """Heights relative to the root are clamped to this, metres. PARC: 3."""
     contact_threshold_n: float = 1e-5
     """Terrain force above which a body counts as touching, newton. PARC: 1e-5."""
+    privileged: bool = False
+    """Append a block for an asymmetric critic that the actor must not see. PARC: no."""
 
     def __post_init__(self) -> None:
         """Check modes and ranges."""
@@ -167,6 +172,8 @@ class SamplingConfig:
     """Length of a segment, seconds."""
     ema: float = 0.01
     """Weight of one new outcome in a failure rate. PARC: 0.01."""
+    warm_up: bool = True
+    """Average the first outcomes plainly instead of decaying from 1. PARC: no."""
     min_weight: float = 0.01
     """Least failure rate a clip or segment is weighted with. PARC: 0.01."""
     look_ahead: tuple[float, ...] = (1.0, 0.7, 0.4)
@@ -182,9 +189,11 @@ class SamplingConfig:
     shift_m: float = 0.0
     """Horizontal shift of the root at reset, uniform in +- this, metres. PARC: 0.075."""
     pos_noise: float = 0.05
-    """Noise of root position (m) and joint positions (rad) at reset, uniform in +- this."""
+    """Noise of the root's position at reset, uniform in +- this per axis, metres. PARC: 0."""
     vel_noise: float = 0.05
-    """Noise of root (m/s) and joint velocities (rad/s) at reset, uniform in +- this."""
+    """Noise of root (m/s, rad/s) and joint velocities (rad/s) at reset, uniform in +- this."""
+    max_lift_m: float = 0.1
+    """Raise the root by up to this at reset so that nothing starts inside the ground, metres."""
 
     def __post_init__(self) -> None:
         """Check modes and ranges."""
@@ -240,6 +249,7 @@ def upstream() -> TrackingConfig:
         termination=TerminationConfig(clip_end="zero"),
         sampling=SamplingConfig(
             mode="clip",
+            warm_up=False,
             start_share=0.0,
             uniform_share=0.0,
             end_margin_s=0.0,

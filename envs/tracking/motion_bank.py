@@ -154,7 +154,7 @@ class MotionBank:
     @staticmethod
     def _unrolled(character: Character, clip: MotionClip) -> MotionClip:
         if clip.loop == "wrap":
-            return unroll_loop(clip, _LOOP_MIN_S)
+            return unroll_loop(character.skeleton, clip, _LOOP_MIN_S)
         return clip
 
     @property

@@ -1,0 +1,44 @@
+"""Simulators by name. A new one is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from envs.sims.base import BackendFactory, ContainedBackend, SimConfig
+from envs.sims.mujoco_cpu import MujocoCpuBackend
+from parc_ray.errors import InputError
+from parc_ray.terrain.heightfield import Heightfield
+
+if TYPE_CHECKING:
+    from parc_ray.character.character import Character
+
+BACKENDS: dict[str, Callable[[Character, int, SimConfig], ContainedBackend]] = {
+    MujocoCpuBackend.name: MujocoCpuBackend,
+}
+
+
+def make_backend(
+    name: str,
+    character: Character,
+    num_envs: int,
+    terrains: Sequence[Heightfield],
+    config: SimConfig | None = None,
+) -> ContainedBackend:
+    """A simulator with ``terrains`` loaded; InputError lists the names there are."""
+    if name not in BACKENDS:
+        raise InputError(f"simulator '{name}' is unknown; use one of {', '.join(BACKENDS)}")
+    backend = BACKENDS[name](character, num_envs, config or SimConfig())
+    backend.load_terrains(terrains)
+    return backend
+
+
+def backend_factory(
+    name: str, character: Character, config: SimConfig | None = None
+) -> BackendFactory:
+    """A `BackendFactory` for recorders and evaluators."""
+
+    def build(num_envs: int, terrains: Sequence[Heightfield]) -> ContainedBackend:
+        return make_backend(name, character, num_envs, terrains, config)
+
+    return build

@@ -1,0 +1,236 @@
+"""The vectorised training environment: steps, ends and restarts episodes of the tracking task.
+
+Implements `parc_ray.protocols.TrackingEnv`. Finished environments start anew in the same step; the
+observations that ended them are returned sparsely. Two environments with equal arguments and equal
+`state_dict` continue bit for bit alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from envs.sims.base import ContainedBackend, SimConfig
+from envs.sims.registry import make_backend
+from envs.tracking.config import TrackingConfig
+from envs.tracking.motion_bank import MotionBank, Reference
+from envs.tracking.observations import Layout
+from envs.tracking.sampling import StartSampler
+from envs.tracking.task import REASONS, Noise, TrackingTask
+from parc_ray.motion.clip import MotionClip
+from parc_ray.protocols import StepResult
+
+if TYPE_CHECKING:
+    from parc_ray.character.character import Character
+
+_EPISODE_STATE = ("clip", "start", "steps", "episode_return", "previous")
+
+
+class VectorTrackingEnv:
+    """N characters that track clips, each on its clip's terrain.
+
+    Args:
+        character: the character.
+        clips: motions at the control rate.
+        num_envs: number of environments N.
+        config: task settings.
+        sim: simulator settings.
+        simulator: name of the simulator.
+        seed: seed of starts and noise.
+        terrain_margin_m: ground kept around each motion's path in the simulator, metres.
+    """
+
+    def __init__(
+        self,
+        character: Character,
+        clips: Sequence[MotionClip],
+        num_envs: int,
+        config: TrackingConfig | None = None,
+        sim: SimConfig | None = None,
+        simulator: str = "mujoco_cpu",
+        seed: int = 0,
+        terrain_margin_m: float = 3.0,
+    ) -> None:
+        """Load clips and terrains; call `reset` before `step`."""
+        self.config = config or TrackingConfig()
+        sim = sim or SimConfig()
+        self.num_envs = num_envs
+        self.bank = MotionBank(character, clips, sim.control_hz)
+        self.task = TrackingTask(character, self.bank, self.config)
+        self.backend: ContainedBackend = make_backend(
+            simulator, character, num_envs, self.bank.terrains(terrain_margin_m), sim
+        )
+        sampling = self.config.sampling
+        self.sampler = StartSampler(sampling, self.bank.length, self.bank.weight, sim.control_hz)
+        self.noise = Noise(sampling.pos_noise, sampling.vel_noise, sampling.shift_m)
+        self.rng = torch.Generator().manual_seed(seed)
+        self.action_dim = character.skeleton.num_dofs
+        self.obs_dim = self.layout.size
+        self.max_steps = round(self.config.termination.episode_s * sim.control_hz)
+        self.clip = torch.zeros(num_envs, dtype=torch.long)
+        self.start = torch.zeros(num_envs)
+        self.steps = torch.zeros(num_envs, dtype=torch.long)
+        self.episode_return = torch.zeros(num_envs)
+        self.previous = torch.zeros(num_envs, self.action_dim)
+        self._refs: Reference = self._references(torch.arange(num_envs))
+
+    @property
+    def layout(self) -> Layout:
+        """Blocks of the observation."""
+        return self.task.builder.layout
+
+    def reset(self) -> Tensor:
+        """Start all environments anew; observations (N, O)."""
+        with torch.no_grad():
+            everyone = torch.arange(self.num_envs)
+            obs = torch.empty(self.num_envs, self.obs_dim)
+            self._restart(everyone, obs)
+            return obs
+
+    @torch.no_grad()
+    def step(self, action: Tensor) -> StepResult:
+        """Advance by one control step with normalised actions (N, A)."""
+        target = self.task.targets(action, self._refs)
+        self.backend.step(target)
+        self.steps += 1
+        everyone = torch.arange(self.num_envs)
+        self._refs = self._references(everyone)
+        seen = self.task.observe(self.backend.state(), self._refs, self.clip, self._frame())
+        obs = self.task.builder(seen)
+        terms = self.task.reward_terms(seen, action, self.previous, target)
+        reward = self.task.total_reward(terms)
+        failures = self.task.failures(seen, self.backend.bad)
+        reward = torch.where(failures[:, -1], torch.zeros_like(reward), reward)
+        failed = failures.any(-1)
+        at_end = seen.remaining_s <= 0
+        truncated = ~failed & (at_end | (self.steps >= self.max_steps))
+        self.episode_return += reward
+        self.previous = action.clone()
+        ids = (failed | truncated).nonzero()[:, 0]
+        log = self._step_log(terms, reward)
+        final_obs = obs[ids]
+        if len(ids):
+            self._episode_log(log, ids, failures, at_end)
+            self.sampler.update(
+                self.clip[ids], self.start[ids], self._frame()[ids].float(), failed[ids]
+            )
+            self._restart(ids, obs)
+        worthless = truncated & at_end & (self.config.termination.clip_end == "zero")
+        return StepResult(
+            obs=obs,
+            reward=reward,
+            terminated=failed | worthless,
+            truncated=truncated & ~worthless,
+            final_ids=ids,
+            final_obs=final_obs,
+            log=log,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Simulator, clips, times, sampler and random state."""
+        return {
+            "backend": self.backend.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "rng": self.rng.get_state(),
+            **{name: getattr(self, name).clone() for name in _EPISODE_STATE},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict` of an environment with equal arguments."""
+        self.backend.load_state_dict(state["backend"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.rng.set_state(state["rng"])
+        for name in _EPISODE_STATE:
+            getattr(self, name).copy_(state[name])
+        self._refs = self._references(torch.arange(self.num_envs))
+
+    @torch.no_grad()
+    def observe(self) -> Tensor:
+        """Observations (N, O) of the present moment, without advancing anything."""
+        state = self.backend.state()
+        seen = self.task.observe(state, self._refs, self.clip, self._frame())
+        return self.task.builder(seen)
+
+    def metrics(self) -> dict[str, float]:
+        """Failure rates: mean, greatest, per class and per clip, and from frame 0."""
+        fail, start = self.sampler.clip_fail, self.sampler.start_fail
+        out = {
+            "fail_rate/mean": float(fail.mean()),
+            "fail_rate/max": float(fail.max()),
+            "fail_rate_from_start/mean": float(start.mean()),
+        }
+        classes: dict[str, list[int]] = defaultdict(list)
+        for index, name in enumerate(self.bank.class_names):
+            classes[name or "unnamed"].append(index)
+            clip_id = self.bank.clips[index].clip_id
+            out[f"fail_rate/clip/{clip_id}"] = float(fail[index])
+            out[f"fail_rate_from_start/clip/{clip_id}"] = float(start[index])
+        for name, members in classes.items():
+            out[f"fail_rate/class/{name}"] = float(fail[members].mean())
+        return out
+
+    def close(self) -> None:
+        """Release the simulator."""
+        close = getattr(self.backend, "close", None)
+        if close is not None:
+            close()
+
+    def _frame(self) -> Tensor:
+        """(N,) frame number in the clip; long where starts are on frames."""
+        if self.config.sampling.start_on_frames:
+            return self.start.long() + self.steps
+        return self.start + self.steps
+
+    def _references(self, ids: Tensor) -> Reference:
+        return self.task.references(self.clip[ids], self._frame()[ids])
+
+    def _restart(self, ids: Tensor, obs: Tensor) -> None:
+        """Begin new episodes in ``ids`` (K,) and write their observations into ``obs``."""
+        starts = self.sampler.sample(len(ids), self.rng)
+        self.clip[ids], self.start[ids] = starts.clip, starts.frame
+        self.steps[ids] = 0
+        self.episode_return[ids] = 0.0
+        self.previous[ids] = 0.0
+        frame = self._frame()[ids]
+        state = self.task.start_state(starts.clip, frame, self.noise, self.rng)
+        self.backend.set_state(ids, starts.clip, state)
+        refs = self._references(ids)
+        for name, value in vars(refs).items():
+            getattr(self._refs, name)[ids] = value
+        obs[ids] = self.task.builder(self.task.observe(state, refs, starts.clip, frame))
+
+    def _step_log(self, terms: dict[str, Tensor], reward: Tensor) -> dict[str, float]:
+        values = torch.stack([*terms.values(), reward]).mean(-1).tolist()
+        names = [*(f"reward/{name}" for name in terms), "reward/total"]
+        return dict(zip(names, values, strict=True))
+
+    def _episode_log(
+        self, log: dict[str, float], ids: Tensor, failures: Tensor, at_end: Tensor
+    ) -> None:
+        """Add sums and counts over the episodes that end in this step."""
+        failed = failures[ids].any(-1)
+        rows = torch.stack(
+            (
+                torch.ones(len(ids)),
+                self.steps[ids].float(),
+                self.episode_return[ids],
+                failed.float(),
+                (~failed & at_end[ids]).float(),
+                (~failed & ~at_end[ids]).float(),
+                *failures[ids].T.float(),
+            )
+        )
+        names = (
+            "episode_count",
+            "episode_length_sum",
+            "episode_return_sum",
+            "episode_failed_count",
+            "end/clip_end_count",
+            "end/time_limit_count",
+            *(f"end/{reason}_count" for reason in REASONS),
+        )
+        log.update(zip(names, rows.sum(-1).tolist(), strict=True))

@@ -1,0 +1,264 @@
+"""Observations of the tracking task: the upstream layout number by number, and our own.
+
+Everything positional is relative to the simulated root in its heading frame (`_h`), so that an
+observation does not change when the world is turned about z or shifted (tracker.md 2,
+physics.md 10.1). Shapes: N environments, S target steps, B bodies, J joints, D dofs, K key bodies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from envs.tracking.config import ObservationConfig
+from envs.tracking.motion_bank import Reference, TerrainBank
+from parc_ray.character.rotations import heading_angle, quat_to_6d, rotate_xy
+from parc_ray.protocols import SimState
+
+if TYPE_CHECKING:
+    from parc_ray.character.character import Character
+
+_RAY_ANGLES = 7
+_RAY_STEP_RAD = 0.261799
+_RAY_POINTS = 63
+_RAY_START_M = -0.1
+_RAY_SPACING_M = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One contiguous part of the observation vector."""
+
+    name: str
+    """What it is."""
+    shape: tuple[int, ...]
+    """Its natural shape; flattened row-major in the vector."""
+    normalise: bool = True
+    """Whether a running normaliser may touch it; flags and heights stay as they are."""
+    critic_only: bool = False
+    """Whether the actor must not see it."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in the block."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Order of the blocks in an observation."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        """Length O of an observation."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Place of each block by name."""
+        out, start = {}, 0
+        for block in self.blocks:
+            out[block.name] = slice(start, start + block.size)
+            start += block.size
+        return out
+
+    @property
+    def normalise(self) -> Tensor:
+        """(O,) bool: numbers a running normaliser may touch."""
+        return torch.cat([torch.full((b.size,), b.normalise) for b in self.blocks])
+
+
+def rotate_h(v: Tensor, heading: Tensor) -> Tensor:
+    """Turn world vectors (..., 3) into heading frames given by angles that broadcast to (...)."""
+    return torch.cat((rotate_xy(v[..., :2], -heading), v[..., 2:]), dim=-1)
+
+
+def rotation_h(q: Tensor, heading: Tensor) -> Tensor:
+    """6-D form (..., 6) of rotations (..., 4) seen from heading frames."""
+    six = quat_to_6d(q)
+    return torch.cat((rotate_h(six[..., :3], heading), rotate_h(six[..., 3:], heading)), dim=-1)
+
+
+def ray_points() -> Tensor:
+    """(P, 2) metres: upstream's height samples in the heading frame, ray-major (tracker.md 2)."""
+    half = _RAY_ANGLES // 2
+    angles = torch.arange(-half, half + 1) * _RAY_STEP_RAD
+    reach = _RAY_START_M + _RAY_SPACING_M * torch.arange(_RAY_POINTS)
+    direction = torch.stack((torch.cos(angles), torch.sin(angles)), dim=-1)
+    return (direction[:, None] * reach[None, :, None]).reshape(-1, 2)
+
+
+def grid_points(config: ObservationConfig) -> Tensor:
+    """(P, 2) metres: the heading-frame height grid, x-major."""
+    x = torch.arange(-config.grid_back, config.grid_front + 1) * config.grid_spacing_m
+    y = torch.arange(-config.grid_side, config.grid_side + 1) * config.grid_spacing_m
+    return torch.stack(torch.meshgrid(x, y, indexing="ij"), dim=-1).reshape(-1, 2)
+
+
+def local_heights(
+    terrain: TerrainBank, terrain_ids: Tensor, root_pos: Tensor, heading: Tensor, points: Tensor
+) -> Tensor:
+    """Ground heights (N, P) minus the root's z under heading-frame points (P, 2)."""
+    xy = rotate_xy(points[None], heading[:, None]) + root_pos[:, None, :2]
+    return terrain.height_at(terrain_ids, xy) - root_pos[:, 2:]
+
+
+@dataclass
+class Observed:
+    """What an observation is made of, N leading.
+
+    Attributes:
+        state: simulated state.
+        joint_rot: (N, J, 4) of the state.
+        body_pos: (N, B, 3) of the state, world.
+        targets: references at the target steps, (N, S, ...).
+        terrain_ids: (N,) long.
+        current: reference at the present time, (N, ...); used by critic-only blocks.
+        remaining_s: (N,) seconds to the end of the clip; used by critic-only blocks.
+    """
+
+    state: SimState
+    joint_rot: Tensor
+    body_pos: Tensor
+    targets: Reference
+    terrain_ids: Tensor
+    current: Reference
+    remaining_s: Tensor
+
+
+class ObservationBuilder:
+    """Makes observations of one layout.
+
+    Args:
+        character: the tracked character.
+        config: layout and sizes.
+        terrain: grounds of all clips.
+    """
+
+    def __init__(
+        self, character: Character, config: ObservationConfig, terrain: TerrainBank
+    ) -> None:
+        """Fix the layout; see the class."""
+        self.config = config
+        self.terrain = terrain
+        self.keys = list(character.key_bodies)
+        self._weight_n = 9.81 * float(character.body_masses.sum())
+        upstream = config.layout == "upstream"
+        self.points = ray_points() if upstream else grid_points(config)
+        blocks = self._upstream_blocks(character) if upstream else self._base_blocks(character)
+        if config.privileged:
+            bodies = character.skeleton.num_bodies
+            blocks = (*blocks, Block(name="privileged", shape=(4 * bodies + 1,), critic_only=True))
+        self.layout = Layout(blocks)
+
+    def __call__(self, seen: Observed) -> Tensor:
+        """Observations (N, O), float32."""
+        heading = heading_angle(seen.state.root_rot)
+        parts = (
+            self._upstream_parts(seen, heading)
+            if self.config.layout == "upstream"
+            else self._base_parts(seen, heading)
+        )
+        if self.config.privileged:
+            parts.append(self._privileged(seen, heading))
+        return torch.cat([part.flatten(1) for part in parts], dim=-1)
+
+    def _upstream_blocks(self, character: Character) -> tuple[Block, ...]:
+        skeleton, steps = character.skeleton, len(self.config.target_steps)
+        keys, joints = 3 * len(self.keys), 6 * skeleton.num_joints
+        return (
+            Block(name="proprio", shape=(12 + joints + skeleton.num_dofs + keys,)),
+            Block(name="targets", shape=(steps, 9 + joints + keys)),
+            Block(name="target_contacts", shape=(steps, skeleton.num_bodies), normalise=False),
+            Block(name="contacts", shape=(skeleton.num_bodies,), normalise=False),
+            Block(name="heights", shape=(_RAY_ANGLES, _RAY_POINTS), normalise=False),
+        )
+
+    def _base_blocks(self, character: Character) -> tuple[Block, ...]:
+        skeleton, config = character.skeleton, self.config
+        steps, keys = len(config.target_steps), len(self.keys)
+        grid = (config.grid_back + config.grid_front + 1, 2 * config.grid_side + 1)
+        own = 12 + 2 * skeleton.num_dofs + 3 * skeleton.num_joints
+        return (
+            Block(name="proprio", shape=(own,)),
+            Block(name="targets", shape=(steps, 9 + skeleton.num_dofs + 3 * keys)),
+            Block(name="target_contacts", shape=(steps, keys), normalise=False),
+            Block(name="contacts", shape=(keys,), normalise=False),
+            Block(name="heights", shape=grid, normalise=False),
+            Block(name="key_heights", shape=(keys,)),
+        )
+
+    def _root_parts(self, state: SimState, heading: Tensor) -> list[Tensor]:
+        return [
+            rotation_h(state.root_rot, heading),
+            rotate_h(state.root_lin_vel, heading),
+            rotate_h(state.root_ang_vel, heading),
+        ]
+
+    def _target_parts(self, seen: Observed, heading: Tensor, pose: Tensor) -> Tensor:
+        """Target frames (N, S, F): root, its rotation, pose, key bodies seen from our root."""
+        turn, root = heading[:, None], seen.state.root_pos[:, None]
+        keys = seen.targets.body_pos[:, :, self.keys] - root[:, :, None]
+        return torch.cat(
+            (
+                rotate_h(seen.targets.root_pos - root, turn),
+                rotation_h(seen.targets.root_rot, turn),
+                pose,
+                rotate_h(keys, turn[..., None]).flatten(2),
+            ),
+            dim=-1,
+        )
+
+    def _touching(self, seen: Observed) -> Tensor:
+        norm_sq = seen.state.contact_force.square().sum(-1)
+        return (norm_sq > self.config.contact_threshold_n**2).float()
+
+    def _heights(self, seen: Observed, heading: Tensor) -> Tensor:
+        clip = self.config.height_clip_m
+        root = seen.state.root_pos
+        heights = local_heights(self.terrain, seen.terrain_ids, root, heading, self.points)
+        return heights.clamp(-clip, clip)
+
+    def _upstream_parts(self, seen: Observed, heading: Tensor) -> list[Tensor]:
+        state = seen.state
+        keys = seen.body_pos[:, self.keys] - state.root_pos[:, None]
+        pose = quat_to_6d(seen.targets.joint_rot).flatten(2)
+        return [
+            *self._root_parts(state, heading),
+            quat_to_6d(seen.joint_rot),
+            state.dof_vel,
+            rotate_h(keys, heading[:, None]),
+            self._target_parts(seen, heading, pose),
+            seen.targets.contacts,
+            self._touching(seen),
+            self._heights(seen, heading),
+        ]
+
+    def _base_parts(self, seen: Observed, heading: Tensor) -> list[Tensor]:
+        state = seen.state
+        bodies = seen.body_pos[:, 1:] - state.root_pos[:, None]
+        key_pos = seen.body_pos[:, self.keys]
+        ground = self.terrain.height_at(seen.terrain_ids, key_pos[..., :2])
+        return [
+            *self._root_parts(state, heading),
+            state.dof_pos,
+            state.dof_vel,
+            rotate_h(bodies, heading[:, None]),
+            self._target_parts(seen, heading, seen.targets.dof),
+            seen.targets.contacts[:, :, self.keys],
+            self._touching(seen)[:, self.keys],
+            self._heights(seen, heading),
+            key_pos[..., 2] - ground,
+        ]
+
+    def _privileged(self, seen: Observed, heading: Tensor) -> Tensor:
+        """Critic only: body errors (3 B), terrain force in body weights (B), time left in s."""
+        errors = rotate_h(seen.current.body_pos - seen.body_pos, heading[:, None]).flatten(1)
+        force = seen.state.contact_force.square().sum(-1).sqrt() / self._weight_n
+        return torch.cat((errors, force, seen.remaining_s[:, None]), dim=-1)

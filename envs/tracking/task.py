@@ -1,0 +1,196 @@
+"""The tracking task without episodes: look-ups, observations, rewards, failures, starts.
+
+Shared by the training environment, the evaluation roll-outs and the recorder, so that all three
+judge by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from envs.tracking import rewards, terminations
+from envs.tracking.config import TrackingConfig
+from envs.tracking.control import pd_targets
+from envs.tracking.motion_bank import MotionBank, Reference
+from envs.tracking.observations import ObservationBuilder, Observed
+from envs.tracking.resets import disturb, lift_out, reference_state
+from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
+from parc_ray.protocols import SimState
+
+if TYPE_CHECKING:
+    from parc_ray.character.character import Character
+
+REASONS = ("body", "root_pos", "root_rot", "diverged")
+
+
+@dataclass
+class Noise:
+    """Noise of a start: root position (m), velocities (m/s, rad/s), horizontal shift (m)."""
+
+    pos: float = 0.0
+    vel: float = 0.0
+    shift: float = 0.0
+
+
+class TrackingTask:
+    """Rules of tracking clips with a character.
+
+    Args:
+        character: the character.
+        bank: the reference motions.
+        config: all settings.
+    """
+
+    def __init__(self, character: Character, bank: MotionBank, config: TrackingConfig) -> None:
+        """Prepare constant tensors."""
+        self.character = character
+        self.bank = bank
+        self.config = config
+        self.builder = ObservationBuilder(character, config.observation, bank.terrain)
+        steps = config.observation.target_steps
+        offsets = sorted({0, 1, *steps})
+        self.offsets = torch.tensor(offsets)
+        self._targets = _as_slice([offsets.index(s) for s in steps])
+        self._joint_weights = character.joint_weights
+        self._dof_weights = _dof_weights(character)
+        self._body_limits = _body_limits(character, config)
+        reward = config.reward
+        weights = (reward.pose, reward.vel, reward.root, reward.root_vel, reward.key)
+        self._weights = torch.tensor(weights) / sum(weights)
+
+    def references(self, clip: Tensor, frame: Tensor) -> Reference:
+        """References at the present, the next and the target steps, (N, S, ...)."""
+        offsets = self.offsets if not frame.is_floating_point() else self.offsets.to(frame.dtype)
+        return self.bank.query(clip, frame[:, None] + offsets)
+
+    def targets(self, action: Tensor, refs: Reference) -> Tensor:
+        """PD targets (N, D) for actions (N, D), with the references of the present moment."""
+        return pd_targets(self.config.control, self.character, action, refs.dof[:, 1])
+
+    def observe(self, state: SimState, refs: Reference, clip: Tensor, frame: Tensor) -> Observed:
+        """Everything that observations, rewards and failures are computed from."""
+        skeleton = self.character.skeleton
+        joint_rot = dof_to_joint_rot(skeleton, state.dof_pos)
+        body_pos, _ = forward_kinematics(skeleton, state.root_pos, state.root_rot, joint_rot)
+        everything = slice(None)
+        return Observed(
+            state=state,
+            joint_rot=joint_rot,
+            body_pos=body_pos,
+            targets=refs.index((everything, self._targets)),
+            terrain_ids=clip,
+            current=refs.index((everything, 0)),
+            remaining_s=(self.bank.length[clip] - 1 - frame) / self.bank.fps,
+        )
+
+    def reward_terms(
+        self, seen: Observed, action: Tensor, previous: Tensor, target: Tensor
+    ) -> dict[str, Tensor]:
+        """Unweighted terms and costs by name, each (N,) (tracker.md 3)."""
+        config, ref, state = self.config.reward, seen.current, seen.state
+        error = rewards.root_error_sq(state.root_pos, state.root_rot, ref.root_pos, ref.root_rot)
+        terms = {
+            "pose": rewards.pose_term(
+                seen.joint_rot, ref.joint_rot, self._joint_weights, config.pose_scale
+            ),
+            "vel": rewards.velocity_term(
+                state.dof_vel, ref.dof_vel, self._dof_weights, config.vel_scale
+            ),
+            "root": rewards.root_term(
+                error, config.root_scale, config.root_tight, config.root_tight_scale
+            ),
+            "root_vel": rewards.root_velocity_term(
+                state.root_lin_vel,
+                state.root_ang_vel,
+                ref.root_lin_vel,
+                ref.root_ang_vel,
+                config.root_vel_scale,
+            ),
+            "key": rewards.key_term(
+                seen.body_pos, ref.body_pos, self.character.key_bodies, config.key_scale
+            ),
+        }
+        strength = rewards.contact_strength(
+            state.contact_force, config.contact_mode, config.contact_threshold_n
+        )
+        terms["contact"] = rewards.contact_term(strength, ref.contacts)
+        if config.action_rate > 0:
+            terms["action_rate"] = rewards.action_rate_cost(action, previous)
+        if config.power > 0:
+            gains = (self.character.kp, self.character.kd, self.character.effort)
+            terms["power"] = rewards.power_cost(state.dof_pos, state.dof_vel, target, gains)
+        return terms
+
+    def total_reward(self, terms: dict[str, Tensor]) -> Tensor:
+        """Weighted sum (N,) of `reward_terms`."""
+        config = self.config.reward
+        track = torch.stack([terms[k] for k in ("pose", "vel", "root", "root_vel", "key")], dim=-1)
+        total = track @ self._weights + config.contact * terms["contact"]
+        if "action_rate" in terms:
+            total = total - config.action_rate * terms["action_rate"]
+        if "power" in terms:
+            total = total - config.power * terms["power"]
+        return total
+
+    def failures(self, seen: Observed, diverged: Tensor) -> Tensor:
+        """Which rule failed, (N, len(REASONS)) bool (tracker.md 4)."""
+        config, ref, state = self.config.termination, seen.current, seen.state
+        return torch.stack(
+            (
+                terminations.body_too_far(seen.body_pos, ref.body_pos, self._body_limits),
+                terminations.root_too_far(state.root_pos, ref.root_pos, config.root_pos_m),
+                terminations.root_turned(state.root_rot, ref.root_rot, config.root_rot_rad),
+                diverged | terminations.not_finite(state.root_pos, state.dof_pos, state.dof_vel),
+            ),
+            dim=-1,
+        )
+
+    def start_state(
+        self, clip: Tensor, frame: Tensor, noise: Noise, rng: torch.Generator | None
+    ) -> SimState:
+        """States (K, ...) at places of clips, disturbed and lifted out of the ground."""
+        state = reference_state(self.bank.query(clip, frame))
+        if rng is not None:
+            disturb(state, noise.pos, noise.vel, noise.shift, rng)
+        limit = self.config.sampling.max_lift_m
+        if limit > 0:
+            lift = lift_out(self.character, self.bank.terrain, clip, state, limit)
+            state.root_pos[:, 2] += lift
+        return state
+
+
+def _as_slice(index: list[int]) -> slice | list[int]:
+    """A slice (no copy) where the indices are consecutive."""
+    if index == list(range(index[0], index[0] + len(index))):
+        return slice(index[0], index[0] + len(index))
+    return index
+
+
+def _dof_weights(character: Character) -> Tensor:
+    """(D,) weight of each dof: its joint's."""
+    skeleton = character.skeleton
+    out = torch.zeros(skeleton.num_dofs)
+    for body, dofs in enumerate(skeleton.dof_slices):
+        if body > 0:
+            out[dofs] = character.joint_weights[body - 1]
+    return out
+
+
+def _body_limits(character: Character, config: TrackingConfig) -> Tensor:
+    """(J,) metres: limits of root-relative distance; feet keep theirs under a uniform limit."""
+    limits = character.termination_distance.clone()
+    if config.termination.body_m is not None:
+        feet = {body - 1 for body in character.feet}
+        for joint in range(len(limits)):
+            if joint not in feet:
+                limits[joint] = config.termination.body_m
+    return limits * config.termination.body_scale
+
+
+PolicyFunction = Callable[[Tensor], Tensor]
+"""Observations (N, O) to normalised actions (N, D)."""
