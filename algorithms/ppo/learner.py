@@ -1,0 +1,140 @@
+"""RLlib's learner around :class:`~algorithms.ppo.update.Updater`."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from algorithms.ppo.config import TrackerConfig
+from algorithms.ppo.module import ActorCritic
+from algorithms.ppo.nan_guard import dump_rollout
+from algorithms.ppo.policy import MlpPolicy
+from algorithms.ppo.rollout import Rollout, cat_rollouts
+from algorithms.ppo.runner import TensorEnvRunner, from_numpy
+from algorithms.ppo.update import TrainingDivergedError, Updater, make_optimiser
+
+
+class TensorPPOLearner(PPOTorchLearner):
+    """Learns from [T, N] fragments; in colocated placement it also owns a simulator."""
+
+    knobs: TrackerConfig
+    updater: Updater
+    runner: TensorEnvRunner | None = None
+
+    def build(self) -> None:
+        """Create module and optimiser, align the processes' weights."""
+        self.knobs = self.config.learner_config_dict["tracker"]
+        torch.set_num_threads(self.knobs.threads)
+        torch.manual_seed(self.knobs.seed)
+        super().build()
+        self.updater = Updater(
+            self.actor_critic,
+            self.get_optimizer(DEFAULT_MODULE_ID),
+            self.knobs,
+            world=max(1, self.config.num_learners),
+            rank=self._learner_index,
+        )
+
+    @property
+    def actor_critic(self) -> ActorCritic:
+        """The module being trained."""
+        return self.module[DEFAULT_MODULE_ID]  # pyright: ignore[reportReturnType]
+
+    def _make_modules_ddp_if_necessary(self) -> None:
+        """No DDP wrapper: gradients are averaged by the updater in one message per minibatch."""
+
+    def configure_optimizers_for_module(
+        self, module_id: str, config: AlgorithmConfig | None = None
+    ) -> None:
+        """Register our optimiser; its learning rate is ours to steer."""
+        module: ActorCritic = self.module[module_id]  # pyright: ignore
+        optimiser = make_optimiser(module, self.knobs)
+        params = [p for group in optimiser.param_groups for p in group["params"]]
+        self.register_optimizer(
+            module_id=module_id, optimizer=optimiser, params=params, lr_or_lr_schedule=None
+        )
+
+    def update(self, rollout: Any = None, *, refs: Any = None, **kwargs: Any) -> dict[str, float]:
+        """Learn from a fragment.
+
+        Args:
+            rollout: a :class:`Rollout` in this process, or None.
+            refs: object references to this learner's parts, one per runner, instead.
+            **kwargs: ignored (RLlib's own update options).
+
+        Returns:
+            Metrics as plain floats.
+        """
+        start = time.perf_counter()
+        if rollout is None:
+            parts = [from_numpy(part, self.updater.device) for part in ray.get(list(refs))]
+            rollout = cat_rollouts(parts)
+        self._weights_seq_no += 1
+        try:
+            metrics = self.updater.update(rollout)
+        except TrainingDivergedError as error:
+            path = self._dump(rollout)
+            raise TrainingDivergedError(f"{error}; the last fragment is in {path}") from error
+        metrics["update_s"] = time.perf_counter() - start
+        return metrics
+
+    def _dump(self, rollout: Rollout) -> Path:
+        folder = Path(self.config.learner_config_dict["dump_dir"])
+        path = folder / f"nan_rank{self._learner_index}_it{self.updater.iteration:06d}.pt"
+        return dump_rollout(path, rollout, self.actor_critic)
+
+    def make_runner(self) -> TensorEnvRunner:
+        """The simulator of this learner (colocated placement), created at first use."""
+        if self.runner is None:
+            index = 1 + self._learner_index
+            self.runner = TensorEnvRunner(config=self.config, worker_index=index)
+            self.runner.module = self.actor_critic
+        return self.runner
+
+    def sample_and_update(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Sample a fragment from the own simulator and learn from it with the other processes."""
+        rollout, sample_metrics = self.make_runner().sample()
+        return sample_metrics, self.update(rollout)
+
+    def training_state(self, with_runner: bool) -> dict[str, Any]:
+        """Everything this process needs to continue bit for bit; weights only from process 0."""
+        state: dict[str, Any] = {"rng": self.updater.rng.get_state()}
+        if with_runner:
+            state["sampler"] = self.make_runner().get_state().get("sampler")
+        if self._learner_index == 0:
+            state["module"] = {k: v.clone() for k, v in self.actor_critic.state_dict().items()}
+            state["updater"] = self.updater.state_dict()
+        return state
+
+    def load_training_state(self, states: list[dict[str, Any]]) -> None:
+        """Continue from the states of all processes (fewer than processes: fresh generators)."""
+        self.actor_critic.load_state_dict(states[0]["module"])
+        self.updater.load_state_dict(states[0]["updater"])
+        if self._learner_index >= len(states):
+            return
+        own = states[self._learner_index]
+        self.updater.rng.set_state(own["rng"])
+        if own.get("sampler") is not None:
+            self.make_runner().set_state({"sampler": own["sampler"]})
+
+    def warm_start(self, policy: MlpPolicy) -> None:
+        """Start from a policy's weights and normaliser; its statistics count as warmed up."""
+        self.actor_critic.load_policy(policy)
+        if self.knobs.warm_std is not None:
+            with torch.no_grad():
+                self.actor_critic.log_std.fill_(math.log(self.knobs.warm_std))
+        self.updater.warmup = 0
+
+    def shutdown(self) -> None:
+        """Close the simulator."""
+        if self.runner is not None:
+            self.runner.stop()
+            self.runner = None

@@ -1,0 +1,107 @@
+"""The folder of one training: checkpoints by rename, ``LATEST``, the best policy, a metrics log."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from algorithms.ppo.checkpoint import STATE_FILE, save_state
+from algorithms.ppo.policy import MlpPolicy
+from parc_ray.errors import InputError
+
+LATEST = "LATEST"
+POLICY = "policy.pt"
+BEST = "best.pt"
+METRICS = "metrics.jsonl"
+
+
+class RunFolder:
+    """Files of one training; a kill at any moment leaves a usable folder."""
+
+    def __init__(self, root: Path, keep: int) -> None:
+        """Create ``root``; ``keep`` checkpoints stay beside the newest."""
+        self.root, self.keep = root, keep
+        root.mkdir(parents=True, exist_ok=True)
+        for leftover in root.glob(".ckpt_*.tmp"):
+            shutil.rmtree(leftover)
+
+    def newest(self) -> Path | None:
+        """Folder of the newest checkpoint, or None.
+
+        Raises:
+            InputError: ``LATEST`` names a checkpoint that is not there.
+        """
+        marker = self.root / LATEST
+        if not marker.exists():
+            return None
+        path = self.root / marker.read_text().strip()
+        if not (path / STATE_FILE).is_file():
+            raise InputError(
+                f"{marker}: names {path.name}, which is not there; put it back or delete LATEST"
+            )
+        return path
+
+    def save(self, iteration: int, state: dict[str, Any], policy: MlpPolicy) -> Path:
+        """Write a checkpoint into a temporary folder, rename it, then move ``LATEST`` to it."""
+        final = self.root / f"ckpt_{iteration:06d}"
+        temporary = self.root / f".{final.name}.tmp"
+        temporary.mkdir()
+        save_state(temporary / STATE_FILE, state)
+        policy.save(temporary / POLICY)
+        if (self.root / BEST).exists():
+            shutil.copyfile(self.root / BEST, temporary / BEST)
+        if final.exists():
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _replace_text(self.root / LATEST, final.name + "\n")
+        self._prune(final)
+        return final
+
+    def _prune(self, newest: Path) -> None:
+        others = sorted(p for p in self.root.glob("ckpt_*") if p.name < newest.name)
+        for old in others[: max(0, len(others) - self.keep)]:
+            shutil.rmtree(old)
+
+    def restore(self, iteration: int) -> None:
+        """Make best policy and metrics log those of checkpoint ``iteration``."""
+        stored = self.root / f"ckpt_{iteration:06d}" / BEST
+        (self.root / BEST).unlink(missing_ok=True)
+        if stored.exists():
+            temporary = self.root / f".{BEST}.tmp"
+            shutil.copyfile(stored, temporary)
+            temporary.replace(self.root / BEST)
+        for later in self.root.glob("ckpt_*"):
+            if later.name > f"ckpt_{iteration:06d}":
+                shutil.rmtree(later)
+        log = self.root / METRICS
+        if log.exists():
+            lines = [line for line in log.read_text().splitlines() if line.endswith("}")]
+            kept = [line for line in lines if json.loads(line)["iteration"] <= iteration]
+            _replace_text(log, "".join(line + "\n" for line in kept))
+
+    def log(self, iteration: int, metrics: dict[str, float]) -> None:
+        """Append one iteration's metrics."""
+        with (self.root / METRICS).open("a") as handle:
+            handle.write(json.dumps({"iteration": iteration, **metrics}) + "\n")
+
+    def keep_best(self, policy: MlpPolicy) -> None:
+        """Store ``policy`` as the best so far."""
+        policy.save(self.root / BEST)
+
+    def publish(self, policy: MlpPolicy) -> tuple[Path, Path | None]:
+        """Write the final policy; paths of it and of the best (None where none was evaluated)."""
+        policy.save(self.root / POLICY)
+        best = self.root / BEST
+        return self.root / POLICY, best if best.exists() else None
+
+
+def _replace_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)

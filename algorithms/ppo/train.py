@@ -1,0 +1,273 @@
+"""Train a tracking policy with checkpoints, budgets and resume: what the tracker stage calls.
+
+Layout of ``out_dir``: ``ckpt_NNNNNN/{state.pt, policy.pt, best.pt}`` per checkpoint, ``LATEST``
+(the name of the newest), ``metrics.jsonl`` (one line per iteration), ``policy.pt`` (the last
+policy), ``best.pt`` (the best by the evaluation callback). Every file appears by rename.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from algorithms.ppo.algorithm import TensorPPO
+from algorithms.ppo.algorithm_config import TensorPPOConfig
+from algorithms.ppo.checkpoint import STATE_FILE, load_state
+from algorithms.ppo.config import TrackerConfig
+from algorithms.ppo.policy import MlpPolicy
+from algorithms.ppo.storage import RunFolder
+from parc_ray.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+OnIteration = Callable[[int, dict[str, float]], None]
+Evaluate = Callable[[MlpPolicy], Mapping[str, float]]
+
+SCORE = "score"
+_FREE = {"samples", "wall_s", "checkpoint_every", "keep_checkpoints", "evaluate_every"}
+_FREE |= {"sample_timeout_s", "max_bad_updates"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a training left behind."""
+
+    policy: Path
+    """File of the last policy."""
+    best: Path | None
+    """File of the best evaluated policy; None without evaluations."""
+    best_score: float | None
+    """Its score."""
+    iterations: int
+    """Iterations done, earlier sittings included."""
+    samples: int
+    """Environment steps used, earlier sittings included."""
+    wall_s: float
+    """Seconds used, earlier sittings included."""
+    resumed_from: int
+    """Iteration of the checkpoint this sitting started from; 0 for a fresh start."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the last iteration (empty where nothing was left to do)."""
+
+    @property
+    def chosen(self) -> Path:
+        """The best policy where there is one, else the last."""
+        return self.best or self.policy
+
+
+def train_tracker(
+    config: TrackerConfig,
+    env_name: str,
+    env_config: Mapping[str, Any],
+    out_dir: str | Path,
+    *,
+    warm_start: str | Path | None = None,
+    samples: int | None = None,
+    wall_s: float | None = None,
+    on_iteration: OnIteration | None = None,
+    evaluate: Evaluate | None = None,
+    resume: bool = True,
+    dims: tuple[int, int] | None = None,
+) -> TrainResult:
+    """Train until the budget is used up; Ray must be running and the environment registered.
+
+    Args:
+        config: knobs.
+        env_name: registered name of the environment's creator.
+        env_config: its options; the creator also gets ``num_envs`` and ``seed``.
+        out_dir: folder of this run; a killed run goes on from its newest checkpoint.
+        warm_start: policy file to start from (ignored when resuming).
+        samples: budget in environment steps, in place of ``config.samples``.
+        wall_s: budget in seconds, in place of ``config.wall_s``.
+        on_iteration: called with the iteration (from 1) and its metrics.
+        evaluate: called every ``config.evaluate_every`` iterations and at the end with a copy of
+            the policy; its ``"score"`` decides which policy is the best. The other numbers are
+            logged under ``eval/``. The call must not disturb the global random state it needs.
+        resume: continue from checkpoints found in ``out_dir``; otherwise refuse to run into them.
+        dims: observation and action size; found out by creating a one-environment simulator where
+            they are not given.
+
+    Returns:
+        Paths and totals.
+
+    Raises:
+        InputError: checkpoints of another configuration, unregistered environment, unreadable
+            warm start.
+        TrainingDivergedError: too many non-finite updates; the last fragment is in ``out_dir``.
+    """
+    effective = _effective(config, samples, wall_s, warm_start is not None)
+    folder = RunFolder(Path(out_dir), effective.keep_checkpoints)
+    newest = folder.newest()
+    if newest is not None and not resume:
+        raise InputError(f"{out_dir}: holds checkpoints already; allow resuming or use another")
+    fingerprint = _fingerprint(effective, env_name)
+    state = load_state(newest / STATE_FILE) if newest is not None else None
+    if state is not None:
+        _check_same_run(state["run"]["fingerprint"], fingerprint, folder.root)
+    policy = MlpPolicy.load(warm_start) if warm_start is not None and state is None else None
+    dims = dims or _probe_dims(env_name, env_config)
+    ppo = TensorPPOConfig.from_tracker(
+        effective, env_name, env_config, *dims, dump_dir=str(folder.root)
+    )
+    threads = torch.get_num_threads()
+    algorithm = ppo.build_algo(use_copy=False)
+    try:
+        run = _Run(algorithm, effective, folder, fingerprint, on_iteration, evaluate)
+        if state is not None:
+            run.restore(state)
+        elif policy is not None:
+            algorithm.warm_start(policy)
+        return run.loop()
+    finally:
+        algorithm.stop()
+        torch.set_num_threads(threads)
+
+
+class _Run:
+    """One sitting of a training."""
+
+    def __init__(
+        self,
+        algorithm: TensorPPO,
+        config: TrackerConfig,
+        folder: RunFolder,
+        fingerprint: dict[str, Any],
+        on_iteration: OnIteration | None,
+        evaluate: Evaluate | None,
+    ) -> None:
+        self.algorithm, self.config, self.folder = algorithm, config, folder
+        self.fingerprint, self.on_iteration, self.evaluate = fingerprint, on_iteration, evaluate
+        self.best_score: float | None = None
+        self.resumed_from = 0
+        self.used_s = 0.0
+        self.saved = -1
+        self.evaluated = -1
+        self.metrics: dict[str, float] = {}
+        self.started = time.monotonic()
+
+    @property
+    def wall_s(self) -> float:
+        return self.used_s + time.monotonic() - self.started
+
+    def restore(self, state: dict[str, Any]) -> None:
+        run = state["run"]
+        self.algorithm.load_training_state(state)
+        self.used_s = float(run["wall_s"])
+        self.best_score = run["best_score"]
+        self.evaluated = int(run["evaluated"])
+        torch.set_rng_state(run["torch_rng"])
+        self.resumed_from = self.saved = self.algorithm.iteration
+        self.folder.restore(self.saved)
+        logger.info("continuing from iteration %d in %s", self.saved, self.folder.root)
+
+    def loop(self) -> TrainResult:
+        while not self._finished():
+            result = self.algorithm.train()
+            iteration = self.algorithm.iteration
+            self.metrics = {k: float(v) for k, v in result["tracker"].items()}
+            self.metrics["wall_s"] = self.wall_s
+            every = self.config.evaluate_every
+            if every and (iteration % every == 0 or self._finished()):
+                self._evaluate(iteration)
+            self.folder.log(iteration, self.metrics)
+            if self.on_iteration is not None:
+                self.on_iteration(iteration, self.metrics)
+            if iteration % self.config.checkpoint_every == 0:
+                self._save()
+        if self.saved != self.algorithm.iteration:
+            self._save()
+        policy, best = self.folder.publish(self.algorithm.export_policy())
+        return TrainResult(
+            policy=policy,
+            best=best,
+            best_score=self.best_score,
+            iterations=self.algorithm.iteration,
+            samples=self.algorithm.samples,
+            wall_s=self.wall_s,
+            resumed_from=self.resumed_from,
+            metrics=self.metrics,
+        )
+
+    def _finished(self) -> bool:
+        limit = self.config.wall_s
+        out_of_time = limit is not None and self.wall_s >= limit
+        return out_of_time or self.algorithm.samples >= self.config.samples
+
+    def _evaluate(self, iteration: int) -> None:
+        if self.evaluate is None or iteration == self.evaluated:
+            return
+        policy = self.algorithm.export_policy()
+        figures = {k: float(v) for k, v in self.evaluate(policy).items()}
+        self.evaluated = iteration
+        self.metrics |= {f"eval/{k}": v for k, v in figures.items()}
+        score = figures.get(SCORE)
+        if score is None:
+            raise KeyError(f"the evaluation callback returned no {SCORE!r}: {sorted(figures)}")
+        if self.best_score is None or score > self.best_score:
+            self.best_score = score
+            policy.notes |= {"score": score}
+            self.folder.keep_best(policy)
+
+    def _save(self) -> None:
+        state = self.algorithm.training_state()
+        state["run"] = {
+            "fingerprint": self.fingerprint,
+            "wall_s": self.wall_s,
+            "best_score": self.best_score,
+            "evaluated": self.evaluated,
+            "torch_rng": torch.get_rng_state(),
+        }
+        self.saved = self.algorithm.iteration
+        self.folder.save(self.saved, state, self.algorithm.export_policy())
+
+
+def _effective(
+    config: TrackerConfig, samples: int | None, wall_s: float | None, warm: bool
+) -> TrackerConfig:
+    """Apply the call's budgets and what a warm start implies."""
+    changes: dict[str, Any] = {}
+    if samples is not None:
+        changes["samples"] = samples
+    if wall_s is not None:
+        changes["wall_s"] = wall_s
+    if not warm:
+        changes["critic_only_iterations"] = 0
+    elif config.warm_freeze:
+        changes["normaliser"] = "frozen"
+    return config.replace(**changes)
+
+
+def _fingerprint(config: TrackerConfig, env_name: str) -> dict[str, Any]:
+    values = {k: v for k, v in asdict(config).items() if k not in _FREE}
+    return {"env": env_name, "config": json.dumps(values, sort_keys=True)}
+
+
+def _check_same_run(old: dict[str, Any], new: dict[str, Any], root: Path) -> None:
+    before, now = json.loads(old["config"]), json.loads(new["config"])
+    keys = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+    if old["env"] != new["env"]:
+        keys.insert(0, "env")
+    if keys:
+        raise InputError(
+            f"{root}: its checkpoints were made with another configuration ({', '.join(keys)} "
+            "differ); use the same one or another folder"
+        )
+
+
+def _probe_dims(env_name: str, env_config: Mapping[str, Any]) -> tuple[int, int]:
+    """Sizes of the environment, from one made for this purpose and closed again."""
+    if not _global_registry.contains(ENV_CREATOR, env_name):
+        raise InputError(f"environment {env_name!r}: not registered; call register_env first")
+    env = _global_registry.get(ENV_CREATOR, env_name)({**env_config, "num_envs": 1, "seed": 0})
+    try:
+        return env.obs_dim, env.action_dim
+    finally:
+        env.close()
