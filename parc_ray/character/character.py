@@ -19,7 +19,7 @@ from torch import Tensor
 
 from parc_ray.character.geometry import Geom, body_masses, lowest_point
 from parc_ray.character.kinematics import fk_from_dof
-from parc_ray.character.mjcf import MjcfBody, parse_mjcf
+from parc_ray.character.mjcf import MjcfBody, merge_hinges, parse_mjcf
 from parc_ray.character.skeleton import Skeleton
 from parc_ray.errors import InputError
 
@@ -47,7 +47,7 @@ class Character:
     body_masses: Tensor
     """(B,) kg."""
     mjcf_xml: str
-    """The MJCF as text."""
+    """The MJCF as text, three hinges of one body merged to a ball joint."""
     key_bodies: tuple[int, ...]
     """Bodies whose positions are tracked (hands and feet of the humanoid)."""
     feet: tuple[int, ...]
@@ -128,7 +128,7 @@ def build_character(mjcf_xml: str, yaml_text: str, source: str, digest: str) -> 
         skeleton=skeleton,
         geoms=geoms,
         body_masses=body_masses(geoms, skeleton.num_bodies),
-        mjcf_xml=mjcf_xml,
+        mjcf_xml=merge_hinges(mjcf_xml),
         key_bodies=settings.body_list("key_bodies"),
         feet=settings.body_list("feet"),
         hands=settings.body_list("hands"),

@@ -20,6 +20,7 @@ from parc_ray.character.skeleton import JointKind
 from parc_ray.errors import InputError
 
 _ORIENTATIONS = ("euler", "axisangle", "xyaxes", "zaxis")
+_MERGED_HINGES = 3
 _IDENTITY: Quat = (0.0, 0.0, 0.0, 1.0)
 Defaults = dict[str, dict[str, dict[str, str]]]
 
@@ -76,6 +77,29 @@ def parse_mjcf(text: str, source: str) -> list[MjcfBody]:
     reader = _Reader(source, _defaults(root), math.pi / 180 if angle == "degree" else 1.0)
     reader.body(tops[0], parent=-1, childclass="main")
     return reader.bodies
+
+
+def merge_hinges(text: str) -> str:
+    """The MJCF with every three hinges of a body replaced by one ball joint.
+
+    So that a simulator moves the same joints as the skeleton; text without such bodies is
+    returned as it is. The limits are kept by the character.
+    """
+    root = ET.fromstring(text)
+    changed = False
+    for body in root.iter("body"):
+        joints = body.findall("joint")
+        if len(joints) != _MERGED_HINGES:
+            continue
+        changed = True
+        name = _common_name([j.attrib for j in joints], body.get("name", ""))
+        position = list(body).index(joints[0])
+        for joint in joints:
+            body.remove(joint)
+        ball = ET.Element("joint", {"name": name, "type": "ball", "limited": "false"})
+        ball.tail = "\n"
+        body.insert(position, ball)
+    return ET.tostring(root, encoding="unicode") if changed else text
 
 
 def _defaults(root: ET.Element) -> Defaults:
@@ -152,7 +176,7 @@ class _Reader:
             norm = math.sqrt(sum(a * a for a in axis))
             body.axis = (axis[0] / norm, axis[1] / norm, axis[2] / norm)
             body.limits = self._limits(joints, where)
-        elif kinds == ["hinge"] * 3:
+        elif kinds == ["hinge"] * _MERGED_HINGES:
             body.kind, body.joint_name = "spherical", _common_name(joints, body.name)
             axes = [_vec3(j, "axis", where, (0.0, 0.0, 1.0)) for j in joints]
             if axes != [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]:
