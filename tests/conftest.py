@@ -1,0 +1,70 @@
+"""Fixtures shared by all tests: one thread, fixed seeds, the shared data, one Ray for the session."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+# Before anything imports Ray or starts a thread pool (ray.md section 7).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import numpy as np
+import pytest
+import torch
+
+from parc_ray.character.character import Character, load_character
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """Every test starts from the same global random state, in whatever order tests run."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (libraries that use the global generator)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Directory of the development data; its tests are skipped where it is missing."""
+    path = Path(os.environ.get("PARC_SHARED_DATA", ROOT.parent / "shared" / "data"))
+    if not (path / "parc_clips").is_dir():
+        pytest.skip(f"development data not found at {path}; set PARC_SHARED_DATA")
+    return path.resolve()
+
+
+@pytest.fixture(scope="session")
+def humanoid() -> Character:
+    """PARC's humanoid."""
+    return load_character("humanoid")
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A local Ray with four logical CPUs, shared by all tests that need one."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=256 * 2**20,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()

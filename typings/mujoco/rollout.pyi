@@ -1,0 +1,5 @@
+"""See the package stub."""
+
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
