@@ -11,10 +11,10 @@ from parc_ray.errors import InputError
 class MpcCostConfig:
     """Weights of the tracking cost, per control step."""
 
-    root_pos: float = 10.0
+    root_pos: float = 40.0
     """Weight of the squared root position error (m^2)."""
 
-    root_rot: float = 3.0
+    root_rot: float = 5.0
     """Weight of the squared geodesic root rotation error (rad^2)."""
 
     joint: float = 0.5

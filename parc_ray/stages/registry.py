@@ -17,7 +17,7 @@ from parc_ray.config_io import unknown_name
 from parc_ray.errors import InputError
 from parc_ray.stages.base import StageBody
 
-_NOT_STAGES = {"base", "registry"}
+_NOT_STAGES = {"base", "pool", "registry"}
 _overrides: dict[str, StageSpec] = {}
 
 
