@@ -8,7 +8,7 @@ from typing import Literal
 from parc_ray.errors import InputError
 
 
-def _check(ok: bool, owner: object, name: str, allowed: str) -> None:
+def check_field(ok: bool, owner: object, name: str, allowed: str) -> None:
     """Raise a one-line ``InputError`` naming the field of ``owner`` unless ``ok``."""
     if not ok:
         value = getattr(owner, name)
@@ -21,7 +21,7 @@ def _check(ok: bool, owner: object, name: str, allowed: str) -> None:
 def _check_range(owner: object, name: str) -> None:
     """Check that a (low, high) field is ordered."""
     low, high = getattr(owner, name)
-    _check(low <= high, owner, name, "(low, high) with low <= high")
+    check_field(low <= high, owner, name, "(low, high) with low <= high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +57,16 @@ class PlannerConfig:
 
     def __post_init__(self) -> None:
         """Validate the ranges."""
-        _check(self.max_step_z_m >= 0, self, "max_step_z_m", ">= 0 m")
-        _check(self.max_jump_xy_m >= 0, self, "max_jump_xy_m", ">= 0 m")
-        _check(self.min_jump_z_m <= self.max_jump_z_m, self, "min_jump_z_m", "<= max_jump_z_m")
-        _check(self.w_xy > 0, self, "w_xy", "> 0")
-        _check(self.w_z >= 0, self, "w_z", ">= 0")
-        _check(self.w_bumpy >= 0, self, "w_bumpy", ">= 0")
+        check_field(self.max_step_z_m >= 0, self, "max_step_z_m", ">= 0 m")
+        check_field(self.max_jump_xy_m >= 0, self, "max_jump_xy_m", ">= 0 m")
+        check_field(self.min_jump_z_m <= self.max_jump_z_m, self, "min_jump_z_m", "<= max_jump_z_m")
+        check_field(self.w_xy > 0, self, "w_xy", "> 0")
+        check_field(self.w_z >= 0, self, "w_z", ">= 0")
+        check_field(self.w_bumpy >= 0, self, "w_bumpy", ">= 0")
         _check_range(self, "noise")
-        _check(self.noise[0] >= 0, self, "noise", ">= 0 (costs must not be negative)")
-        _check(self.attempts >= 1, self, "attempts", ">= 1")
-        _check(self.max_cost > 0, self, "max_cost", "> 0")
+        check_field(self.noise[0] >= 0, self, "noise", ">= 0 (costs must not be negative)")
+        check_field(self.attempts >= 1, self, "attempts", ">= 1")
+        check_field(self.max_cost > 0, self, "max_cost", "> 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +98,16 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         """Validate the ranges."""
-        _check(self.candidates >= 1, self, "candidates", ">= 1")
-        _check(self.lookahead_m > 0, self, "lookahead_m", "> 0 m")
-        _check(self.rewind >= 0, self, "rewind", ">= 0")
-        _check(self.max_duration_s > 0, self, "max_duration_s", "> 0 s")
-        _check(self.done_radius_m > 0, self, "done_radius_m", "> 0 m")
-        _check(self.settle_windows >= 0, self, "settle_windows", ">= 0")
+        check_field(self.candidates >= 1, self, "candidates", ">= 1")
+        check_field(self.lookahead_m > 0, self, "lookahead_m", "> 0 m")
+        check_field(self.rewind >= 0, self, "rewind", ">= 0")
+        check_field(self.max_duration_s > 0, self, "max_duration_s", "> 0 s")
+        check_field(self.done_radius_m > 0, self, "done_radius_m", "> 0 m")
+        check_field(self.settle_windows >= 0, self, "settle_windows", ">= 0")
         _check_range(self, "start_height_m")
-        _check(self.heading in ("path", "random"), self, "heading", "'path' or 'random'")
-        _check(self.lost_margin_m >= 0, self, "lost_margin_m", ">= 0 m")
-        _check(self.stall_s is None or self.stall_s > 0, self, "stall_s", "> 0 s or None")
+        check_field(self.heading in ("path", "random"), self, "heading", "'path' or 'random'")
+        check_field(self.lost_margin_m >= 0, self, "lost_margin_m", ">= 0 m")
+        check_field(self.stall_s is None or self.stall_s > 0, self, "stall_s", "> 0 s or None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +144,13 @@ class SelectionConfig:
     def __post_init__(self) -> None:
         """Validate the ranges."""
         for name in ("w_penetration", "w_contact", "unfinished_penalty", "w_progress"):
-            _check(getattr(self, name) >= 0, self, name, ">= 0")
-        _check(self.w_seam_jerk >= 0, self, "w_seam_jerk", ">= 0")
+            check_field(getattr(self, name) >= 0, self, name, ">= 0")
+        check_field(self.w_seam_jerk >= 0, self, "w_seam_jerk", ">= 0")
         for name in ("max_penetration", "max_contact", "max_score"):
-            _check(getattr(self, name) > 0, self, name, "> 0")
-        _check(0 <= self.min_progress <= 1, self, "min_progress", "0..1")
-        _check(self.min_frames >= 1, self, "min_frames", ">= 1")
-        _check(self.top_k >= 1, self, "top_k", ">= 1")
+            check_field(getattr(self, name) > 0, self, name, "> 0")
+        check_field(0 <= self.min_progress <= 1, self, "min_progress", "0..1")
+        check_field(self.min_frames >= 1, self, "min_frames", ">= 1")
+        check_field(self.top_k >= 1, self, "top_k", ">= 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,14 +202,14 @@ class OptimizerConfig:
         """Validate the ranges."""
         for name in self.__dataclass_fields__:
             if name.startswith("w_"):
-                _check(getattr(self, name) >= 0, self, name, ">= 0")
-        _check(self.iterations >= 0, self, "iterations", ">= 0")
-        _check(self.lr > 0, self, "lr", "> 0")
-        _check(0 < self.lr_final <= self.lr, self, "lr_final", "0 < lr_final <= lr")
-        _check(0 <= self.tolerance < 1, self, "tolerance", "0 <= tolerance < 1")
-        _check(self.patience >= 1, self, "patience", ">= 1")
-        _check(self.window >= 1, self, "window", ">= 1")
-        _check(self.batch_frames >= 1, self, "batch_frames", ">= 1")
+                check_field(getattr(self, name) >= 0, self, name, ">= 0")
+        check_field(self.iterations >= 0, self, "iterations", ">= 0")
+        check_field(self.lr > 0, self, "lr", "> 0")
+        check_field(0 < self.lr_final <= self.lr, self, "lr_final", "0 < lr_final <= lr")
+        check_field(0 <= self.tolerance < 1, self, "tolerance", "0 <= tolerance < 1")
+        check_field(self.patience >= 1, self, "patience", ">= 1")
+        check_field(self.window >= 1, self, "window", ">= 1")
+        check_field(self.batch_frames >= 1, self, "batch_frames", ">= 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +228,9 @@ class HesitationConfig:
 
     def __post_init__(self) -> None:
         """Validate the ranges."""
-        _check(self.distance_m > 0, self, "distance_m", "> 0 m")
-        _check(self.min_run >= 1, self, "min_run", ">= 1")
-        _check(self.speedup_cap >= 1, self, "speedup_cap", ">= 1")
+        check_field(self.distance_m > 0, self, "distance_m", "> 0 m")
+        check_field(self.min_run >= 1, self, "min_run", ">= 1")
+        check_field(self.speedup_cap >= 1, self, "speedup_cap", ">= 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,25 +261,27 @@ class ClassRecipe:
     """Independent factors on root x and y."""
     mirror_share: float = 0.5
     """Share of variants that are mirrored."""
+    max_path_step_m: float | None = None
+    """Plans whose root path crosses a higher single step are redrawn, m. PARC none."""
     min_level_change_m: float = 0.0
     """Plans whose root path crosses less are redrawn, m (at most 64 times). PARC 0."""
 
     def __post_init__(self) -> None:
         """Validate the ranges."""
         kinds = ("height_scale", "boxes", "none")
-        _check(self.kind in kinds, self, "kind", f"one of {kinds}")
-        _check(self.max_length_s > 0, self, "max_length_s", "> 0 s")
+        check_field(self.kind in kinds, self, "kind", f"one of {kinds}")
+        check_field(self.max_length_s > 0, self, "max_length_s", "> 0 s")
         for name in ("height_scale", "boxes", "box_cells", "xy_scale"):
             _check_range(self, name)
-        _check(self.boxes[0] >= 0, self, "boxes", ">= 0")
-        _check(self.xy_scale[0] > 0, self, "xy_scale", "> 0")
-        _check(
+        check_field(self.boxes[0] >= 0, self, "boxes", ">= 0")
+        check_field(self.xy_scale[0] > 0, self, "xy_scale", "> 0")
+        check_field(
             0 <= self.min_box_height_m <= self.box_height_m,
             self,
             "min_box_height_m",
             "0..box_height_m",
         )
-        _check(0 <= self.mirror_share <= 1, self, "mirror_share", "0..1")
+        check_field(0 <= self.mirror_share <= 1, self, "mirror_share", "0..1")
 
 
 def _parc_recipes() -> dict[str, ClassRecipe]:
@@ -336,11 +338,11 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         """Validate the ranges."""
-        _check(self.variants_per_clip >= 0, self, "variants_per_clip", ">= 0")
-        _check(self.padding_m > 0, self, "padding_m", "> 0 m")
-        _check(self.min_length_s > 0, self, "min_length_s", "> 0 s")
-        _check(self.ik_iterations >= 0, self, "ik_iterations", ">= 0")
-        _check(self.smooth_s > 0, self, "smooth_s", "> 0 s")
+        check_field(self.variants_per_clip >= 0, self, "variants_per_clip", ">= 0")
+        check_field(self.padding_m > 0, self, "padding_m", "> 0 m")
+        check_field(self.min_length_s > 0, self, "min_length_s", "> 0 s")
+        check_field(self.ik_iterations >= 0, self, "ik_iterations", ">= 0")
+        check_field(self.smooth_s > 0, self, "smooth_s", "> 0 s")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,9 +132,9 @@ def automatic_constraints(
     centre = held.place(body_pos, body_mat, held.centre[:, None])[..., 0, :]
     n, t, k = active.shape
     slots = t // 2 + 1
-    key = (
-        torch.arange(n)[:, None, None] * k + torch.arange(k)[None, None]
-    ) * slots + run.clamp(min=0)
+    key = (torch.arange(n)[:, None, None] * k + torch.arange(k)[None, None]) * slots + run.clamp(
+        min=0
+    )
     flat = key[active]
     total = torch.zeros(n * k * slots, 3).index_add(0, flat, centre[active])
     count = torch.zeros(n * k * slots).index_add(0, flat, torch.ones(len(flat)))

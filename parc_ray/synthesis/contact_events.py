@@ -18,6 +18,7 @@ from torch import Tensor
 from parc_ray.character import rotations as rot
 from parc_ray.character.character import Character
 from parc_ray.character.geometry import Geom
+from parc_ray.character.surface import place_points, sole_points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,14 @@ class EventConfig:
     """Quantile of the lowest point's heights during a rest that is taken as the ground's height."""
     sole_tolerance: float = 0.04
     """m, points of the sole this close to the ground belong to the footprint."""
+    sole_share: float = 0.5
+    """Least share of the sole on the ground over a rest; a toe on a wall has a third."""
     hand_speed: float = 1.0
     """m/s, greatest speed of a bearing hand."""
+    hand_still: float = 0.38
+    """m/s, its slowest moment is slower than this (an arm that swings against the run is not)."""
+    hand_min_s: float = 0.05
+    """s, shortest rest of a hand."""
     hand_reach: float = 1.15
     """m, how far above the root a bearing hand may be (hanging by the hands)."""
     root_speed: float = 0.25
@@ -112,8 +119,10 @@ def foot_events(
     events: list[ContactEvent] = []
     supported = np.zeros(len(body_pos), dtype=bool)
     shortest = max(2, round(config.foot_min_s * rate_hz))
+    points = sole_points(character)
+    placed = place_points(points, body_pos, body_rot).numpy()
     for foot in character.feet:
-        sole = _sole(character, foot, body_pos[:, foot], body_rot[:, foot])
+        sole = placed[:, points.point_ranges[foot]]
         lowest = sole[..., 2].argmin(axis=1)
         frames = np.arange(len(sole))
         speed = speeds(sole, rate_hz)[frames, lowest]
@@ -123,19 +132,13 @@ def foot_events(
             ground = float(np.quantile(height[start:stop], config.height_quantile))
             part = sole[start:stop].reshape(-1, 3)
             near = np.abs(part[:, 2] - ground) <= config.sole_tolerance
-            if near.any():
+            if near.mean() >= config.sole_share:
                 supported[start:stop] = True
                 xy = part[near, :2]
                 events.append(
                     ContactEvent(kind="foot", height=ground, xy=xy, start=start, stop=stop)
                 )
     return events, supported
-
-
-def _sole(character: Character, foot: int, pos: Tensor, quat: Tensor) -> np.ndarray:
-    """Points (T, K, 3) of the underside of a foot."""
-    parts = [bottom_points(g, pos, quat) for g in character.geoms if g.body == foot]
-    return torch.cat(parts, dim=1).numpy()
 
 
 def hand_events(
@@ -154,14 +157,19 @@ def hand_events(
     events: list[ContactEvent] = []
     for hand in character.hands:
         geoms = [g for g in character.geoms if g.body == hand]
-        bottom = torch.cat([bottom_points(g, body_pos[:, hand], body_rot[:, hand]) for g in geoms], 1)
+        bottom = torch.cat(
+            [bottom_points(g, body_pos[:, hand], body_rot[:, hand]) for g in geoms], 1
+        )
         points = bottom.numpy()
         lowest = points[..., 2].argmin(axis=1)
         point = points[np.arange(len(points)), lowest]
         speed = speeds(pos[:, hand], rate_hz)
         reach = point[:, 2] < pos[:, 0, 2] + config.hand_reach
-        for start, stop in runs((speed < config.hand_speed) & ~near_support & reach & moving):
+        bearing = (speed < config.hand_speed) & ~near_support & reach & moving
+        for start, stop in runs(bearing, max(1, round(config.hand_min_s * rate_hz))):
             best = start + int(speed[start:stop].argmin())
+            if speed[best] > config.hand_still:
+                continue
             events.append(
                 ContactEvent(
                     kind="hand",

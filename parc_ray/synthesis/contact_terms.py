@@ -55,7 +55,9 @@ class BodyPoints:
             offset=torch.stack(padded),
             count=count,
             real=torch.arange(most)[None] < count[:, None],
-            reach=torch.stack([g.norm(dim=-1).amax() if len(g) else g.new_zeros(()) for g in groups]),
+            reach=torch.stack(
+                [g.norm(dim=-1).amax() if len(g) else g.new_zeros(()) for g in groups]
+            ),
         )
 
     def to(self, device: torch.device) -> BodyPoints:

@@ -219,9 +219,7 @@ def evaluate_terms(
             held.radius,
             held.round_,
         ),
-        "jerk": lambda: terms.jerk_excess(
-            now.body_pos, cfg.jerk_limit_m_s3 * problem.dt**3, mask
-        ),
+        "jerk": lambda: terms.jerk_excess(now.body_pos, cfg.jerk_limit_m_s3 * problem.dt**3, mask),
         "joint_limit": lambda: terms.joint_limit(dof, body.limits, mask),
     }
     return {k: todo[k]() for k in TERM_NAMES if everything or getattr(cfg, f"w_{k}") > 0}

@@ -45,11 +45,17 @@ def root_position(root_pos: Tensor, source: Tensor, mask: Tensor) -> Tensor:
 
 def rotation(quat: Tensor, source: Tensor, mask: Tensor) -> Tensor:
     """Squared angle of rotations (N, T, ..., 4) to the source, (N,)."""
-    return masked_sum(rotation_gap(quat, source).square().flatten(2) if quat.ndim > 3 else
-                      rotation_gap(quat, source).square(), mask)
+    return masked_sum(
+        rotation_gap(quat, source).square().flatten(2)
+        if quat.ndim > 3
+        else rotation_gap(quat, source).square(),
+        mask,
+    )
 
 
-def smoothness(step: Tensor, turn: Tensor, src_step: Tensor, src_turn: Tensor, pair: Tensor) -> Tensor:
+def smoothness(
+    step: Tensor, turn: Tensor, src_step: Tensor, src_turn: Tensor, pair: Tensor
+) -> Tensor:
     """Squared change of body steps (N, T-1, B, 3) and turns (N, T-1, B) against the source."""
     linear = (step - src_step).square().sum(-1)
     return masked_sum(linear + (turn - src_turn).square(), pair)

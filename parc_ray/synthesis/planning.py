@@ -197,6 +197,4 @@ def plan_on_terrain(terrain: Heightfield, cfg: PlannerConfig, seed: int) -> Plan
                 terrain=ground, path=path, attempts=attempt + 1, reasons=tuple(reasons)
             )
         reasons.append(path.reason)
-    return PlannedTerrain(
-        terrain=ground, path=path, attempts=cfg.attempts, reasons=tuple(reasons)
-    )
+    return PlannedTerrain(terrain=ground, path=path, attempts=cfg.attempts, reasons=tuple(reasons))

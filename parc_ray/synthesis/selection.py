@@ -86,7 +86,10 @@ def seam_jerk(body_pos: Tensor, seams: Sequence[int], fps: float) -> float:
 
 
 def penetration_and_contact(
-    candidates: Sequence[Candidate], terrains: Sequence[Heightfield], character: Character, fps: float
+    candidates: Sequence[Candidate],
+    terrains: Sequence[Heightfield],
+    character: Character,
+    fps: float,
 ) -> list[tuple[float, float, float]]:
     """TPL (m points), TCL (m) and seam jerk (m/s^3) of candidates with at least one frame.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ def resample_long_edges(points: Tensor, cell_size: float) -> Tensor:
         (M, 3), M >= K.
     """
     parts = [points[:1]]
-    for a, b in zip(points[:-1], points[1:], strict=True):
+    for a, b in itertools.pairwise(points):
         dist = float((b - a)[:2].norm())
         if dist > math.sqrt(2.0) * cell_size + 1e-3:
             t = torch.linspace(0.0, 1.0, max(2, math.ceil(dist / cell_size - 1e-6)))[1:, None]
@@ -87,7 +88,7 @@ class PathBatch:
         for k, path in enumerate(paths):
             if path.ndim != 2 or path.shape[0] < 2 or path.shape[1] != 3:
                 raise InputError(
-                    f"paths[{k}]: shape {tuple(path.shape)}; allowed: (M, 3) with M >= 2; plan again"
+                    f"paths[{k}]: shape {tuple(path.shape)}; allowed: (M, 3), M >= 2; plan again"
                 )
         longest = max(len(p) for p in paths)
         points = torch.stack([torch.cat([p, p[-1:].expand(longest - len(p), 3)]) for p in paths])
