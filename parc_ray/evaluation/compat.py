@@ -2,8 +2,9 @@
 
 That code turns every ring of a capsule about ``z x d`` (d from the capsule's near to its far end)
 by acos(axis . d), which is 90 degrees whatever d is; where d is along z it turns about z instead,
-by acos(-length). Limbs along z so get a twist of the ring points, and slanted capsules are
-flattened. Our own points (``parc_ray.character.surface``) have neither error.
+by acos(d_z). Limbs along z so get a twist of the ring points, and slanted capsules are flattened.
+Our own points (``parc_ray.character.surface``) have neither error. The twist was inferred from the
+published code's figures on three motions, which it reproduces (synthesis.md 7.4).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def _upstream_capsule(geom: Geom) -> Geom:
     direction = far - near
     axis = torch.linalg.cross(direction.new_tensor([0.0, 0.0, 1.0]), direction)
     if float(axis.norm()) < 1e-6:
-        axis, angle = direction.new_tensor([0.0, 0.0, 1.0]), math.acos(float(direction[2]))
+        axis = direction.new_tensor([0.0, 0.0, 1.0])
+        angle = math.acos(min(1.0, max(-1.0, float(direction[2]))))
     else:
         axis, angle = axis / axis.norm(), math.pi / 2
     x, y, z = (math.sin(angle / 2) * float(v) for v in axis)

@@ -161,7 +161,7 @@ def compute_bounds(
     flat = points.reshape(-1, 3)
     flat = flat[terrain.contains(flat[:, :2])]
     ij = terrain.index_of(flat[:, :2])
-    lowest = torch.full((terrain.heights.numel(),), torch.inf, dtype=flat.dtype)
+    lowest = flat.new_full((terrain.heights.numel(),), torch.inf)
     cell = ij[:, 0] * terrain.shape[1] + ij[:, 1]
     lowest = lowest.scatter_reduce(0, cell, flat[:, 2], "amin").view(terrain.shape)
     floor = terrain.heights.min() - room_m

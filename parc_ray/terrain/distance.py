@@ -35,6 +35,7 @@ Kind = Literal["out", "depth"]
 
 _CHUNK_CPU = 1 << 17
 _CHUNK_GPU = 1 << 25
+_SLAB = 1 << 21
 
 
 def column_distance(
@@ -66,16 +67,22 @@ def column_distance(
     Returns:
         (N, P) metres >= 0, differentiable in ``points`` and ``heights`` through the winner.
     """
+    if window < 0:
+        raise ValueError(f"window: {window} is not allowed; give a number of rings >= 0")
     n = points.shape[0]
     grid = (heights.shape[1], heights.shape[2])
     if size is None:
         size = torch.tensor(grid, device=points.device).expand(n, 2)
     heights = heights.to(points.dtype)
     origin = origin.to(points.dtype)
+    rings = None if exact else window
+    slab = max(1, _SLAB // max(1, n))
     with torch.no_grad():
-        cells = _winning_cells(
-            points, heights, origin, cell_size, size, kind, None if exact else window, off_grid
-        )
+        found = [
+            _winning_cells(part, heights, origin, cell_size, size, kind, rings, off_grid)
+            for part in points.detach().split(slab, dim=1)
+        ]
+    cells = torch.cat(found, dim=1)
     inside = torch.minimum(cells.clamp(min=0), (size - 1)[:, None])
     table, row = _table(heights)
     tops = table.reshape(-1)[row[:, None] + inside[..., 0] * grid[1] + inside[..., 1]]
