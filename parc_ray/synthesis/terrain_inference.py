@@ -1,7 +1,7 @@
 """A blocky heightfield under a motion that came without one (data.md section 5).
 
 Rests of feet and hands give levels, swept free space gives an upper bound on every cell, and every
-cell takes the level of the nearest rest that its bound allows. This is done on a fine grid, which is
+cell takes the level of the nearest rest that its bound allows. This is done on a fine grid that is
 then pooled to the wanted cell size; the phase of the coarse grid is chosen so that edges fall
 between cells where they can. What no contact shows (gaps jumped over, the width of blocks) is a
 guess and has low confidence.
