@@ -1,0 +1,290 @@
+"""From files of any known format to clips that the platform can use.
+
+Every motion is resampled to 30 fps (slerp), put on its floor, given a terrain (its own or an
+inferred one) and contact labels, and named (data.md section 4 lists the traps this answers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from parc_ray.character.character import Character
+from parc_ray.data.importers import deepmimic, mimickit, parc_ms
+from parc_ray.data.importers.naming import class_of, take_of
+from parc_ray.data.importers.raw import RawMotion
+from parc_ray.data.manifest import FILE_NAME, open_dataset
+from parc_ray.data.store import read_clips
+from parc_ray.data.unpickle import check_not_pointer, safe_load
+from parc_ray.errors import InputError
+from parc_ray.motion.clip import LoopMode, MotionClip, Provenance, validate_clip
+from parc_ray.motion.contacts import label_contacts
+from parc_ray.motion.frames import MotionFrames
+from parc_ray.motion.resample import PARC_FPS, resample, unroll_loop
+from parc_ray.synthesis.terrain_inference import InferenceConfig, TerrainEstimate, infer_terrain
+from parc_ray.terrain.heightfield import Heightfield
+
+logger = logging.getLogger(__name__)
+
+IMPORTERS: tuple[ModuleType, ...] = (parc_ms, mimickit, deepmimic)
+"""Known formats; each module has NAME, DESCRIPTION, sniff(head, path) and load(path, character)."""
+
+TRAINING_MIN_FRAMES = 16
+"""Shortest clip to train on: a window of 15 frames needs 16 (generator.md section 2)."""
+
+TerrainInference = Callable[[Character, MotionFrames, float, LoopMode], TerrainEstimate]
+
+_HEAD_BYTES = 4096
+_PICKLE_SUFFIXES = (".pkl", ".pickle")
+_TEXT_SUFFIXES = (".txt", ".json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What becomes of imported motions."""
+
+    fps: float = PARC_FPS
+    """Frames per second of the clips. PARC: 30."""
+    cell_size: float = 0.4
+    """m, cell size of terrains, inferred or resampled. PARC: 0.4."""
+    min_frames: int = TRAINING_MIN_FRAMES
+    """Least frames at ``fps``; 16 to train on, 2 is enough to evaluate."""
+    unroll_s: float = 0.0
+    """s, repeat looped motions to at least this length; 0 leaves them as loops."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 1.0 <= self.fps <= 1000.0:
+            raise InputError(f"fps: {self.fps:g}; 1 to 1000 is allowed; PARC uses 30")
+        if self.min_frames < 2:
+            raise InputError(f"min_frames: {self.min_frames}; 2 or more is allowed; use 2")
+        if self.unroll_s < 0.0:
+            raise InputError(f"unroll_s: {self.unroll_s:g} s; 0 or more is allowed; use 0 or 3")
+
+
+def detect(path: Path) -> ModuleType:
+    """The importer for a file, found from its first bytes.
+
+    Raises:
+        InputError: missing file, LFS pointer, hostile or damaged pickle, or an unknown format.
+    """
+    with _opened(path) as file:
+        head = file.read(_HEAD_BYTES)
+    check_not_pointer(head, str(path))
+    for importer in IMPORTERS:
+        if importer.sniff(head, path):
+            return importer
+    if path.suffix in _PICKLE_SUFFIXES or head[:1] == b"\x80":
+        content = safe_load(path.read_bytes(), str(path))
+        found = ", ".join(map(str, list(content)[:8])) if isinstance(content, dict) else "no dict"
+        problem = f"pickle of an unknown kind (fields: {found})"
+    else:
+        problem = "file of an unknown format"
+    known = "; ".join(importer.DESCRIPTION for importer in IMPORTERS)
+    raise InputError(f"{path}: {problem}; known are: {known}; convert it to one of these")
+
+
+def load_raw(path: str | Path, character: Character) -> RawMotion:
+    """One file as it is, only in this project's conventions; errors as ``detect`` and importers."""
+    path = Path(path)
+    return detect(path).load(path, character)
+
+
+def import_path(
+    path: str | Path,
+    character: Character,
+    options: ImportOptions | None = None,
+    *,
+    infer: TerrainInference | None = None,
+    refused: list[tuple[str, str]] | None = None,
+) -> list[MotionClip]:
+    """Import a file, a directory of files (and sub-directories), or a data set of this project.
+
+    In directories pickles must be motions; other files are taken where their content is a known
+    format and passed over otherwise, as is anything whose path contains "ignore". A clip's id is
+    its path below the directory without suffix; its class is the first sub-directory, or what its
+    name says.
+
+    Args:
+        path: file or directory.
+        character: the character that the motions are for.
+        options: rate, cell size, least length.
+        infer: finds a terrain for motions that have none; ``infer_terrain`` by default.
+        refused: if given, files that cannot be used are listed here as (file, reason) and passed
+            over instead of stopping the import.
+
+    Raises:
+        InputError: nothing there, or a file that cannot be used (unless ``refused`` is given).
+    """
+    path, options = Path(path), options or ImportOptions()
+    if not path.exists():
+        raise InputError(f"{path}: does not exist; a motion file or directory is needed; check it")
+    if _is_dataset(path):
+        return _import_dataset(path, character, options)
+    files = [path] if path.is_file() else _motion_files(path)
+    base = path.parent if path.is_file() else path
+    clips: list[MotionClip] = []
+    for file, clip_id in zip(files, _clip_ids(files, base), strict=True):
+        try:
+            clips.append(import_file(file, character, options, infer=infer, clip_id=clip_id))
+        except InputError as error:
+            if refused is None:
+                raise
+            refused.append((str(file), str(error)))
+            logger.warning("left out: %s", error)
+    if not clips and not refused:
+        known = "; ".join(importer.DESCRIPTION for importer in IMPORTERS)
+        raise InputError(f"{path}: no motion files in it; known are: {known}; check the path")
+    return clips
+
+
+def import_file(
+    path: Path,
+    character: Character,
+    options: ImportOptions | None = None,
+    *,
+    infer: TerrainInference | None = None,
+    clip_id: str | None = None,
+) -> MotionClip:
+    """Import one motion file; arguments and errors as ``import_path``."""
+    raw = load_raw(path, character)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    clip_id = path.stem if clip_id is None else clip_id
+    folder = clip_id.split("/")[0] if "/" in clip_id else ""
+    provenance = Provenance(
+        source=f"{raw.source}: {path.name}",
+        licence=raw.licence,
+        take=take_of(path.stem),
+        class_name=folder or class_of(path.stem),
+        hashes={"file": digest},
+    )
+    try:
+        return finish_clip(raw, clip_id, provenance, character, options, infer=infer)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def finish_clip(
+    raw: RawMotion,
+    clip_id: str,
+    provenance: Provenance,
+    character: Character,
+    options: ImportOptions | None = None,
+    *,
+    infer: TerrainInference | None = None,
+) -> MotionClip:
+    """Resample, unroll, put on the ground and label one motion.
+
+    Motions with a terrain of their own stay where they are; others are moved vertically so that
+    the inferred floor is at zero.
+
+    Raises:
+        InputError: too short, or values that no clip may have.
+    """
+    options = options or ImportOptions()
+    skeleton = character.skeleton
+    contacts = raw.contacts
+    if contacts is None:
+        contacts = raw.dof.new_zeros(len(raw.dof), skeleton.num_bodies)
+    frames = MotionFrames(raw.root_pos, raw.root_rot, raw.dof, contacts).to(torch.float32)
+    clip = MotionClip(
+        clip_id=clip_id,
+        frames=frames,
+        fps=raw.fps,
+        terrain=raw.terrain or Heightfield.flat((1, 1), cell_size=options.cell_size),
+        loop=raw.loop,
+        path_nodes=raw.path_nodes,
+        provenance=provenance,
+    )
+    clip = replace(resample(skeleton, clip, options.fps), fps=float(options.fps))
+    if options.unroll_s > 0.0 and clip.loop == "wrap":
+        clip = unroll_loop(skeleton, clip, options.unroll_s)
+    validate_clip(clip, character, options.min_frames)
+    if raw.terrain is None:
+        clip = _ground(clip, character, options, infer)
+    elif abs(clip.terrain.cell_size - options.cell_size) > 1e-6:
+        clip = replace(clip, terrain=clip.terrain.resampled(options.cell_size))
+    if raw.contacts is None:
+        labels = label_contacts(character, clip.frames, clip.terrain)
+        clip = replace(clip, frames=replace(clip.frames, contacts=labels))
+    return clip
+
+
+def _ground(
+    clip: MotionClip,
+    character: Character,
+    options: ImportOptions,
+    infer: TerrainInference | None,
+) -> MotionClip:
+    """Infer the terrain and move clip and terrain so that the floor is at zero."""
+    if infer is None:
+        config = InferenceConfig(cell_size=options.cell_size)
+        estimate = infer_terrain(character, clip.frames, clip.fps, clip.loop, config)
+    else:
+        estimate = infer(character, clip.frames, clip.fps, clip.loop)
+    down = torch.tensor([0.0, 0.0, -estimate.floor])
+    frames = replace(clip.frames, root_pos=clip.frames.root_pos + down)
+    heights = ", ".join(f"{level - estimate.floor:.2f}" for level in estimate.levels)
+    provenance = replace(
+        clip.provenance, notes=f"terrain inferred, levels {heights} m, moved by {down[2]:.3f} m"
+    )
+    terrain = estimate.terrain.translated(down)
+    return replace(clip, frames=frames, terrain=terrain, provenance=provenance)
+
+
+def _import_dataset(path: Path, character: Character, options: ImportOptions) -> list[MotionClip]:
+    root, manifest = open_dataset(path)
+    manifest.check_character(character.digest, str(path))
+    clips = read_clips(root, manifest)
+    for clip in clips:
+        validate_clip(clip, character, options.min_frames)
+    return clips
+
+
+def _is_dataset(path: Path) -> bool:
+    return (path / FILE_NAME).is_file() or path.name == FILE_NAME
+
+
+def _motion_files(directory: Path) -> list[Path]:
+    """Files to import below a directory, sorted."""
+    found: list[Path] = []
+    for file in sorted(directory.rglob("*")):
+        inside = file.relative_to(directory).as_posix()
+        hidden = any(part.startswith(".") for part in inside.split("/"))
+        if not file.is_file() or hidden or "ignore" in inside:
+            continue
+        if file.suffix in _PICKLE_SUFFIXES or (file.suffix in _TEXT_SUFFIXES and _is_known(file)):
+            found.append(file)
+        else:
+            logger.info("passed over: %s", file)
+    return found
+
+
+def _is_known(file: Path) -> bool:
+    with _opened(file) as stream:
+        head = stream.read(_HEAD_BYTES)
+    return any(importer.sniff(head, file) for importer in IMPORTERS)
+
+
+def _opened(path: Path):  # noqa: ANN202
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); a motion file is needed; check the path"
+        ) from error
+
+
+def _clip_ids(files: Sequence[Path], base: Path) -> list[str]:
+    """Paths below ``base`` without suffix; with it where two files would share one."""
+    names = [file.relative_to(base).with_suffix("").as_posix() for file in files]
+    return [
+        file.relative_to(base).as_posix() if names.count(name) > 1 else name
+        for file, name in zip(files, names, strict=True)
+    ]
