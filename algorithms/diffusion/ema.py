@@ -25,11 +25,12 @@ def update_ema(ema: AveragedModel, model: nn.Module, step: int, cfg: TrainConfig
 
 def _averager(
     decay: float, ramp: bool
-) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]:
+) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
     @torch.no_grad()
-    def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor) -> None:
+    def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
         n = int(count)
         d = min(decay, (1 + n) / (10 + n)) if ramp else decay
-        torch._foreach_lerp_(list(averaged), list(current), 1.0 - d)
+        for mean, now in zip(averaged, current, strict=True):
+            mean.lerp_(now, 1.0 - d)
 
     return average

@@ -93,7 +93,7 @@ def tiny() -> DiffusionConfig:
     """For tests and the smoke recipe: d 64, two layers, 11 noise levels, 9 terrain tokens."""
     return DiffusionConfig(
         diffusion_steps=11,
-        terrain=TerrainEncoderConfig(channels=(8, 16), kernels=(5, 3), strides=(2, 2)),
+        terrain=TerrainEncoderConfig(channels=(8, 16), kernels=(5, 4), strides=(2, 2)),
         denoiser=DenoiserConfig(
             width=64,
             heads=4,

@@ -21,7 +21,7 @@ class TerrainEncoder(nn.Module):
             width: size of a token.
 
         Raises:
-            InputError: if the grid is too small for the kernels or not divisible into patches.
+            InputError: if kernels and strides do not fit the grid, or patches the pixels.
         """
         super().__init__()
         self.patch = cfg.patch
@@ -30,6 +30,11 @@ class TerrainEncoder(nn.Module):
         size, channels = list(grid_shape), 1
         for out, kernel, stride in zip(cfg.channels, cfg.kernels, cfg.strides, strict=True):
             layers += [nn.Conv2d(channels, out, kernel, stride), nn.LeakyReLU(0.01)]
+            if any((s - kernel) % stride for s in size):
+                raise InputError(
+                    f"terrain.strides: {stride} leaves cells of a {size[0]} x {size[1]} input "
+                    f"unread at kernel {kernel}; choose another kernel or stride."
+                )
             size = [(s - kernel) // stride + 1 for s in size]
             channels = out
         if min(size) < cfg.patch or any(s % cfg.patch for s in size):

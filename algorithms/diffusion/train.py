@@ -27,11 +27,16 @@ from algorithms.diffusion.config import DiffusionConfig
 from algorithms.diffusion.metrics_log import MetricsCallback, MetricsLog
 from algorithms.diffusion.trainer import Trainer, private_randomness
 from parc_ray.character.character import Character
+from parc_ray.errors import InputError
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.pt"
 GENERATOR = "generator.pt"
+
+class TrainingDivergedError(RuntimeError):
+    """The loss or its gradient is no longer finite; the last checkpoint is whole."""
+
 
 SourceLike = WindowSource | Callable[[], WindowSource]
 """Windows, or a function without arguments that loads them where the training runs."""
@@ -69,7 +74,7 @@ def run_loop(
         The last row.
 
     Raises:
-        RuntimeError: if the loss or its gradient stop being finite. The last checkpoint is whole.
+        TrainingDivergedError: if the loss or its gradient stop being finite. The last checkpoint is whole.
     """
     cfg = trainer.config.train
     sums: dict[str, torch.Tensor] = {}
@@ -80,7 +85,7 @@ def run_loop(
             values = trainer.train_step()
         except FloatingPointError:
             dump = trainer.dump_bad_step(dump_dir)
-            raise RuntimeError(
+            raise TrainingDivergedError(
                 f"generator training: the loss is not finite at step {trainer.step}; the last "
                 f"checkpoint is kept and the batch is in {dump}; lower train.learning_rate."
             ) from None
@@ -125,7 +130,7 @@ def train_local(
 
     Raises:
         InputError: for a warm start or checkpoint that does not fit.
-        RuntimeError: if the loss stops being finite.
+        TrainingDivergedError: if the loss stops being finite.
     """
     out = Path(out_dir)
     checkpoint = out / CHECKPOINT
@@ -191,7 +196,8 @@ def train_generator(
 
     Raises:
         InputError: for a warm start or configuration that does not fit.
-        RuntimeError: if the loss stops being finite, or the workers fail too often.
+        TrainingDivergedError: if the loss stops being finite.
+        RuntimeError: if the workers fail too often.
     """
     import ray
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
@@ -222,13 +228,25 @@ def train_generator(
             checkpoint_config=CheckpointConfig(num_to_keep=2),
         ),
     )
-    result = trainer.fit()
-    metrics: dict[str, float] = result.return_value
-    return TrainResult(path=out / GENERATOR, metrics=metrics)
+    outcome: dict[str, Any] = trainer.fit().return_value or {}
+    if "input_error" in outcome:
+        raise InputError(outcome["input_error"])
+    if "diverged" in outcome:
+        raise TrainingDivergedError(outcome["diverged"])
+    return TrainResult(path=out / GENERATOR, metrics=outcome["metrics"])
 
 
-def _worker_loop(setup: dict[str, Any]) -> dict[str, float]:
-    """The loop of one Ray Train worker."""
+def _worker_loop(setup: dict[str, Any]) -> dict[str, Any]:
+    """What a Ray Train worker runs: errors that a restart cannot mend become its return value."""
+    try:
+        return {"metrics": _train_in_worker(setup)}
+    except InputError as error:
+        return {"input_error": str(error)}
+    except TrainingDivergedError as error:
+        return {"diverged": str(error)}
+
+
+def _train_in_worker(setup: dict[str, Any]) -> dict[str, float]:
     import ray
     import ray.train
     import ray.train.torch
@@ -238,7 +256,7 @@ def _worker_loop(setup: dict[str, Any]) -> dict[str, float]:
     context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     config = config_from_dict(setup["config"])
-    source = setup["loader"]() if "loader" in setup else ray.get(setup["bank"])
+    source: Any = setup["loader"]() if "loader" in setup else ray.get(setup["bank"])
     out = Path(setup["out_dir"])
     threads = config.train.torch_threads or setup["threads"]
 

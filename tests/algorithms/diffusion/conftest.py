@@ -1,25 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-import torch
 
-from parc_ray.character.character import load_character
-from tests.algorithms.diffusion.fakes import make_bank
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from algorithms.diffusion.config import DiffusionConfig
+from algorithms.diffusion.profiles import tiny
+from tests.algorithms.diffusion.fakes import FakeBank, make_bank
 
 
 @pytest.fixture(scope="session")
-def character():
-    return load_character("humanoid")
+def bank(humanoid) -> FakeBank:
+    return make_bank(humanoid)
 
 
-@pytest.fixture(scope="session")
-def bank(character):
-    return make_bank(character)
+@pytest.fixture
+def config() -> DiffusionConfig:
+    """The tiny profile with few windows for its statistics."""
+    return with_train(tiny(), stat_windows=64, batch_size=8, steps=4, report_every=2, log_every=1)
+
+
+def with_train(config: DiffusionConfig, **changes) -> DiffusionConfig:
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))

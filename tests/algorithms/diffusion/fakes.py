@@ -67,5 +67,5 @@ def make_bank(character: Character, clips: int = 3, length: int = 60) -> FakeBan
         motions.append(walking(character, length, 0.5 + 0.5 * i, 0.6 * i))
         heights = torch.zeros(24, 24)
         heights[16:, :] = 0.3 * torch.rand(1, generator=rng)
-        terrains.append(Heightfield(heights=heights, origin=torch.tensor([-3.0, -3.0])))
+        terrains.append(Heightfield(heights=heights, origin=torch.tensor([-3.03, -2.97])))
     return FakeBank(motions, terrains)
