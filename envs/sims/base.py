@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from parc_ray.errors import InputError
@@ -73,13 +75,22 @@ class SimConfig:
 class ContainedBackend(SimBackend, Protocol):
     """A backend that contains blow-ups: one bad environment never disturbs the others."""
 
-    bad: Tensor
-    """(N,) bool, environments that diverged and stand still until their next ``set_state``."""
+    boxes: list[NDArray[np.float32]]
+    """Per terrain the (K, 6) static boxes it is made of: centre and half sizes, metres."""
+
+    @property
+    def bad(self) -> Tensor:
+        """(N,) bool: diverged, standing still until the next ``set_state``."""
+        ...
+
+    def close(self) -> None:
+        """Release threads or processes."""
+        ...
 
 
 @runtime_checkable
 class BackendFactory(Protocol):
-    """Makes a backend of a given size on given terrains; what recorders and evaluators are handed."""
+    """Makes a backend of a given size on given terrains, for recorders and evaluators."""
 
     def __call__(self, num_envs: int, terrains: Sequence[Heightfield]) -> ContainedBackend:
         """Return a backend with ``terrains`` loaded."""

@@ -190,9 +190,7 @@ def _add_joints(spec: mujoco.MjSpec, character: Character) -> None:
         dofs = skeleton.dof_slices[index]
         joint = body.add_joint(
             name=f"{name}_joint",
-            type=mujoco.mjtJoint.mjJNT_BALL
-            if kind == "spherical"
-            else mujoco.mjtJoint.mjJNT_HINGE,
+            type=mujoco.mjtJoint.mjJNT_BALL if kind == "spherical" else mujoco.mjtJoint.mjJNT_HINGE,
         )
         joint.pos = [0.0, 0.0, 0.0]
         joint.damping, joint.stiffness = np.zeros(3), np.zeros(3)

@@ -1,9 +1,9 @@
 """Conversion between the project's conventions and MuJoCo's generalised coordinates.
 
 MuJoCo: quaternions wxyz, a free joint's angular velocity in the body frame, ball joints as
-quaternions. Ours: xyzw, world-frame angular velocity, rotation vectors. Ball joint velocities (child
-frame) and a free joint's linear velocity (world, at the body's origin) agree. All in float64 NumPy;
-N environments, B bodies, D degrees of freedom.
+quaternions. Ours: xyzw, world-frame angular velocity, rotation vectors. Ball joint velocities
+(child frame) and a free joint's linear velocity (world, at the body's origin) agree. All in
+float64 NumPy; N environments, B bodies, D degrees of freedom.
 """
 
 from __future__ import annotations

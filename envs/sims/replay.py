@@ -1,4 +1,4 @@
-"""Simulate a recorded clip again from what it carries: bit-equal on the same machine and versions."""
+"""Simulate a recorded clip again: bit-equal on the same machine and versions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def replay_clip(
     if check and found != (replay.backend, replay.model_hash):
         raise InputError(
             f"replay: recorded with {replay.backend} model {replay.model_hash}, but this is "
-            f"{found[0]} model {found[1]}; use the character, settings and versions it was made with"
+            f"{found[0]} model {found[1]}; use what it was made with"
         )
     backend.load_boxes([replay.boxes.numpy()])
     try:

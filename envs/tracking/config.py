@@ -1,4 +1,4 @@
-"""Settings of the tracking task, nested by owner, and the presets `paper`, `upstream`, `base`, `quick`.
+"""Settings of the tracking task and the presets `paper`, `upstream`, `base` and `quick`.
 
 Figures marked PARC are those of the paper or of the published code (tracker.md 0.1 says which).
 """

@@ -175,9 +175,7 @@ class VectorTrackingEnv:
 
     def close(self) -> None:
         """Release the simulator."""
-        close = getattr(self.backend, "close", None)
-        if close is not None:
-            close()
+        self.backend.close()
 
     def _frame(self) -> Tensor:
         """(N,) frame number in the clip; long where starts are on frames."""

@@ -161,9 +161,7 @@ class StartSampler:
         frame = torch.where(anywhere, uniform.frame, frame)
         return Starts(clip, torch.where(at_zero, torch.zeros_like(frame), frame))
 
-    def update(
-        self, clip: Tensor, start_frame: Tensor, end_frame: Tensor, failed: Tensor
-    ) -> None:
+    def update(self, clip: Tensor, start_frame: Tensor, end_frame: Tensor, failed: Tensor) -> None:
         """Learn from finished episodes.
 
         Args:
