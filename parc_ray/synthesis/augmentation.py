@@ -126,6 +126,6 @@ def _lift(
     )
     sigma = cfg.smooth_s * parent.fps
     lifted, target, weight = lift_targets(
-        source, moved, old, new, move_xy, character, cfg.clearance_m, sigma
+        source, moved, old, new, move_xy, character, cfg.clearance_m, sigma, parent.fps
     )
     return _Guess(frames=lifted, target=target, weight=weight, terrain=new)

@@ -28,6 +28,10 @@ from parc_ray.terrain.heightfield import Heightfield
 _LOW_SHARE = 0.3
 _DILATE = 7
 _SWING_SIGMA = 1.5
+_JOIN_SIGMA = 0.7
+_LIFT_RATE_M = 0.06
+_CONTACT = 0.5
+_STANDING_M_S = 0.5
 _W_TARGET, _W_TURN, _W_STAY, _W_LIMIT = 100.0, 3.0, 0.05, 1.0
 
 
@@ -61,8 +65,23 @@ def body_lift(
         stance = gaussian_filter1d(np.median(rise, axis=1), 4.0, mode="nearest")
     needed = (rise + np.minimum(height, clearance) - height).max(axis=1)
     needed = maximum_filter1d(needed, _DILATE, mode="nearest")
+    if active.any():
+        apart = np.abs(frames[:, None] - frames[active][None])
+        cap = (stance[active][None] + _LIFT_RATE_M * apart).min(axis=1)
+        needed = np.minimum(needed, cap)
     swing = gaussian_filter1d(np.maximum(stance, needed), _SWING_SIGMA, mode="nearest")
-    return np.where(active, stance, swing), stance
+    lift = np.where(active, stance, swing)
+    return gaussian_filter1d(lift, _JOIN_SIGMA, mode="nearest"), stance
+
+
+def standing(contacts: np.ndarray, place: np.ndarray, fps: float) -> np.ndarray:
+    """Frames (T,) in which a body is labelled and its slowest point (T, Q, 3) hardly moves.
+
+    A foot that skims the ground in mid-swing is labelled by distance but does not stand.
+    """
+    step = np.linalg.norm(np.diff(place, axis=0), axis=-1).min(axis=1) * fps
+    speed = np.minimum(np.append(step, step[-1:]), np.append(step[:1], step))
+    return (contacts > _CONTACT) & (speed < _STANDING_M_S)
 
 
 def root_lift(stances: np.ndarray, active: np.ndarray, sigma: float) -> np.ndarray:
@@ -99,6 +118,7 @@ def lift_targets(
     character: Character,
     clearance_m: float,
     sigma: float,
+    fps: float,
 ) -> tuple[MotionFrames, Tensor, Tensor]:
     """Lifted root and the places of hands and feet on the new ground.
 
@@ -111,6 +131,7 @@ def lift_targets(
         character: for hands and feet.
         clearance_m: of swinging feet.
         sigma: smoothing of the root, frames.
+        fps: frames per second.
 
     Returns:
         ``moved`` with its root lifted; targets (T, K, 3) of hands and feet; weights (T, K): feet
@@ -123,10 +144,12 @@ def lift_targets(
     rise = (new.height_at(move_xy(place[..., :2])) - below).double().numpy()
     height = (place[..., 2] - below).double().numpy()
     height = height - np.where(held.round_[:, None], held.radius[:, None], 0.0)
-    active = (frames.contacts[:, held.bodies] > 0.5).numpy()
+    labels, at = frames.contacts[:, held.bodies].numpy(), place.numpy()
+    active = np.zeros(labels.shape, dtype=bool)
     lifts, stances = [], []
     for k in range(len(held.bodies)):
         q = held.real[k].numpy()
+        active[:, k] = standing(labels[:, k], at[:, k][:, q], fps)
         lift, stance = body_lift(active[:, k], rise[:, k][:, q], height[:, k][:, q], clearance_m)
         lifts.append(lift)
         stances.append(stance)
