@@ -109,7 +109,6 @@ def resample(skeleton: Skeleton, clip: MotionClip, fps: float = PARC_FPS) -> Mot
     if clip.loop == "wrap":
         count = max(round(clip.duration_s * fps), 1) + 1
         times = torch.linspace(0.0, clip.duration_s, count, dtype=torch.float64)
-        times[-1] -= 1e-9 * clip.duration_s  # the last frame belongs to this cycle, not the next
     else:
         count = math.floor(clip.duration_s * fps + 1e-6) + 1
         times = torch.arange(count, dtype=torch.float64) / fps
