@@ -38,7 +38,7 @@ Metrics = dict[str, float]
 
 
 class TensorPPO(PPO):
-    """PPO without episodes and connectors; ``train()`` results hold our metrics under ``tracker``."""
+    """PPO without episodes and connectors; results hold our metrics under ``tracker``."""
 
     @classmethod
     def get_default_config(cls) -> TensorPPOConfig:
@@ -46,7 +46,7 @@ class TensorPPO(PPO):
         return TensorPPOConfig()
 
     def setup(self, config: Any) -> None:
-        """Build runners and learners; in local placement let the runner use the learner's module."""
+        """Build runners and learners; a local runner uses the learner's module."""
         super().setup(config)
         self.knobs: TrackerConfig = self.config.learner_config_dict["tracker"]  # pyright: ignore
         self.samples = 0
@@ -185,12 +185,9 @@ class TensorPPO(PPO):
     def export_policy(self) -> MlpPolicy:
         """A copy of the present policy, critic tensors included."""
         state = self._on_learners(_full_module_state, first_only=True)[0]
-        policy = MlpPolicy(self._spec())
-        critic = {k.removeprefix("critic."): v for k, v in state.items() if k.startswith("critic.")}
-        policy.load_state_dict({k: v for k, v in state.items() if not k.startswith("critic.")})
-        policy.critic_state = critic
+        policy = MlpPolicy.from_state(self._spec(), state)
         policy.notes = {"iteration": self.iteration, "samples": self.samples}
-        return policy.eval()
+        return policy
 
     def warm_start(self, policy: MlpPolicy) -> None:
         """Start from another run's policy (and critic, if the file holds it)."""

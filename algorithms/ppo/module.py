@@ -66,15 +66,6 @@ class ActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         """Values (...,) of raw observations ``batch["obs"]`` (..., O)."""
         return self.critic(self.normaliser(batch[Columns.OBS])).squeeze(-1)
 
-    def export_policy(self) -> MlpPolicy:
-        """Copy actor, normaliser, deviation (and the critic's tensors) into a :class:`MlpPolicy`."""
-        policy = MlpPolicy(self.spec)
-        state = {k: v.detach().cpu().clone() for k, v in self.state_dict().items()}
-        critic = {k.removeprefix("critic."): v for k, v in state.items() if k.startswith("critic.")}
-        policy.load_state_dict({k: v for k, v in state.items() if not k.startswith("critic.")})
-        policy.critic_state = critic
-        return policy.eval()
-
     def load_policy(self, policy: MlpPolicy) -> bool:
         """Take over a policy's networks, normaliser and deviation (warm start).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -97,9 +98,9 @@ class Mlp(nn.Module):
         """Create ``len(hidden)`` layers from ``in_dim`` inputs."""
         super().__init__()
         sizes = (in_dim, *hidden)
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.activation = _ACTIVATIONS[activation]()
-        self.skips = [residual and a == b for a, b in zip(sizes, sizes[1:], strict=False)]
+        self.skips = [residual and a == b for a, b in pairwise(sizes)]
         self.out_dim = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -202,18 +203,21 @@ class ObsNormaliser(nn.Module):
         statistics may be added.
         """
         flat = obs.reshape(-1, obs.shape[-1])
-        residual = flat - self.mean.to(flat.dtype)
-        first = residual.sum(0, dtype=torch.float64)
-        second = torch.einsum("ij,ij->j", residual, residual).double()
-        return torch.cat([first.new_tensor([float(flat.shape[0])]), first, second])
+        out = self.mean.new_zeros(1 + 2 * flat.shape[-1])
+        out[0] = float(flat.shape[0])
+        _, first, second = out.split([1, flat.shape[-1], flat.shape[-1]])
+        for part in flat.split(4096):  # float64 copies stay small
+            residual = part.double() - self.mean
+            first += residual.sum(0)
+            second += residual.square_().sum(0)
+        return out
 
     def merge(self, sums: Tensor, memory: float = float("inf")) -> None:
         """Merge the (summed) result of :meth:`sums`; ``memory`` caps the old count, in samples."""
         new, (first, second) = sums[0], sums[1:].chunk(2)
-        base = self.mean.to(torch.float32).double() - self.mean
         old = self.count.clamp(max=memory)
         total = old + new
-        batch_mean = base + first / new
+        batch_mean = first / new
         batch_var = (second / new - (first / new).square()).clamp_min(0.0)
         mixed = (old * self.var + new * batch_var) / total
         spread = (old * new / total.square()) * batch_mean.square()

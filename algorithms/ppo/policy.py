@@ -24,6 +24,7 @@ from parc_ray.errors import InputError
 
 FORMAT = "parc-ray/tracker-policy"
 VERSION = 1
+_CRITIC = "critic."
 
 
 class MlpPolicy(nn.Module):
@@ -58,6 +59,17 @@ class MlpPolicy(nn.Module):
         noise = torch.randn(mean.shape, generator=rng, dtype=mean.dtype, device=mean.device)
         return mean + torch.exp(self.log_std) * noise
 
+    @classmethod
+    def from_state(cls, spec: NetSpec, state: Mapping[str, Tensor]) -> MlpPolicy:
+        """Copy an actor-critic's tensors; those of the critic are kept for warm starts."""
+        policy = cls(spec)
+        state = {k: v.detach().cpu().clone() for k, v in state.items()}
+        policy.load_state_dict({k: v for k, v in state.items() if not k.startswith(_CRITIC)})
+        policy.critic_state = {
+            k.removeprefix(_CRITIC): v for k, v in state.items() if k.startswith(_CRITIC)
+        }
+        return policy.eval()
+
     @property
     def digest(self) -> str:
         """SHA-256 of shape, actor, normaliser and deviation; equal for equal behaviour."""
@@ -70,7 +82,7 @@ class MlpPolicy(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the file atomically (temporary name, then rename)."""
         tensors = {k: v.detach().cpu().clone() for k, v in self.state_dict().items()}
-        tensors.update({f"critic.{k}": v.detach().cpu() for k, v in self.critic_state.items()})
+        tensors.update({f"{_CRITIC}{k}": v.detach().cpu() for k, v in self.critic_state.items()})
         meta = {"spec": self.spec.to_dict(), "notes": self.notes, "digest": self.digest}
         payload = {
             "format": FORMAT,
@@ -91,20 +103,14 @@ class MlpPolicy(nn.Module):
         payload = read_safe(Path(path), FORMAT, VERSION)
         try:
             meta = json.loads(payload["meta"])
-            policy = cls(NetSpec.from_dict(meta["spec"]))
+            policy = cls.from_state(NetSpec.from_dict(meta["spec"]), payload["tensors"])
             policy.notes = dict(meta.get("notes", {}))
-            tensors: Mapping[str, Tensor] = payload["tensors"]
-            own = {k: v for k, v in tensors.items() if not k.startswith("critic.")}
-            policy.load_state_dict(own)
         except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"{path}: the policy file does not fit its own description ({error}); "
                 "allowed are files written by MlpPolicy.save; train or export it again"
             ) from error
-        policy.critic_state = {
-            k.removeprefix("critic."): v for k, v in tensors.items() if k.startswith("critic.")
-        }
-        return policy.eval()
+        return policy
 
 
 def write_atomic(path: Path, payload: dict[str, Any]) -> None:

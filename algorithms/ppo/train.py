@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from algorithms.ppo.algorithm import TensorPPO
 from algorithms.ppo.algorithm_config import TensorPPOConfig
 from algorithms.ppo.checkpoint import STATE_FILE, load_state
 from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.policy import MlpPolicy
+from algorithms.ppo.sizes import EnvSizes
 from algorithms.ppo.storage import RunFolder
 from parc_ray.errors import InputError
 
@@ -75,7 +75,7 @@ def train_tracker(
     on_iteration: OnIteration | None = None,
     evaluate: Evaluate | None = None,
     resume: bool = True,
-    dims: tuple[int, int] | None = None,
+    sizes: EnvSizes | None = None,
 ) -> TrainResult:
     """Train until the budget is used up; Ray must be running and the environment registered.
 
@@ -92,8 +92,8 @@ def train_tracker(
             the policy; its ``"score"`` decides which policy is the best. The other numbers are
             logged under ``eval/``. The call must not disturb the global random state it needs.
         resume: continue from checkpoints found in ``out_dir``; otherwise refuse to run into them.
-        dims: observation and action size; found out by creating a one-environment simulator where
-            they are not given.
+        sizes: of the environment; read from a one-environment simulator made for this purpose
+            where they are not given.
 
     Returns:
         Paths and totals.
@@ -103,7 +103,8 @@ def train_tracker(
             warm start.
         TrainingDivergedError: too many non-finite updates; the last fragment is in ``out_dir``.
     """
-    effective = _effective(config, samples, wall_s, warm_start is not None)
+    sizes = sizes or EnvSizes.probe(env_name, env_config)
+    effective = sizes.apply(_effective(config, samples, wall_s, warm_start is not None))
     folder = RunFolder(Path(out_dir), effective.keep_checkpoints)
     newest = folder.newest()
     if newest is not None and not resume:
@@ -113,7 +114,7 @@ def train_tracker(
     if state is not None:
         _check_same_run(state["run"]["fingerprint"], fingerprint, folder.root)
     policy = MlpPolicy.load(warm_start) if warm_start is not None and state is None else None
-    dims = dims or _probe_dims(env_name, env_config)
+    dims = (sizes.obs_dim, sizes.action_dim)
     ppo = TensorPPOConfig.from_tracker(
         effective, env_name, env_config, *dims, dump_dir=str(folder.root)
     )
@@ -260,14 +261,3 @@ def _check_same_run(old: dict[str, Any], new: dict[str, Any], root: Path) -> Non
             f"{root}: its checkpoints were made with another configuration ({', '.join(keys)} "
             "differ); use the same one or another folder"
         )
-
-
-def _probe_dims(env_name: str, env_config: Mapping[str, Any]) -> tuple[int, int]:
-    """Sizes of the environment, from one made for this purpose and closed again."""
-    if not _global_registry.contains(ENV_CREATOR, env_name):
-        raise InputError(f"environment {env_name!r}: not registered; call register_env first")
-    env = _global_registry.get(ENV_CREATOR, env_name)({**env_config, "num_envs": 1, "seed": 0})
-    try:
-        return env.obs_dim, env.action_dim
-    finally:
-        env.close()
