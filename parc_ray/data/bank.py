@@ -1,0 +1,261 @@
+"""All clips of a data set in memory, and windows of them drawn at random.
+
+Streaming systems draw some thousand windows a second, a gather from flat tensors a hundred thousand
+(ray.md section 3). To keep a draw a single gather, every clip is interpolated once (slerp) at
+``phases`` times its frame rate; windows start on that finer grid.
+
+Legend: C clips, N windows, T frames of a window, B bodies, D degrees of freedom, P phases.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parc_ray.character import rotations as rot
+from parc_ray.character.skeleton import Skeleton
+from parc_ray.errors import InputError
+from parc_ray.motion.clip import MotionClip
+from parc_ray.motion.frames import MotionFrames
+from parc_ray.motion.resample import PARC_FPS, sample_frames
+from parc_ray.terrain.heightfield import HeightfieldBatch
+
+TARGET_MIN_S = 0.4
+"""s, least time from a window's start to its target (generator.md 3.2)."""
+TARGET_SPAN_S = 1.1
+"""s, range of that time beyond the least."""
+LOOP_EXTRA_S = 3.0
+"""s by which looped clips are continued; window plus target must fit."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowBatch:
+    """N windows of T frames."""
+
+    frames: MotionFrames
+    """(N, T, ...) world frames."""
+    clip_index: Tensor
+    """(N,) long, clip of each window."""
+    start_s: Tensor
+    """(N,) s, time of the first frame in its clip."""
+    terrain_ids: Tensor
+    """(N,) long, row of ``ClipBank.terrains`` (the clip's)."""
+    target_pos: Tensor
+    """(N, 3) m, world root position at a random later time."""
+    target_heading: Tensor
+    """(N,) rad, heading of the root then."""
+    target_s: Tensor
+    """(N,) s, that time in the clip."""
+
+
+def clip_probabilities(clips: Sequence[MotionClip], *, class_balance: bool = True) -> Tensor:
+    """Probability (C,) float64 of drawing each clip.
+
+    All classes are equally likely; within a class a clip counts by its duration times its own
+    weight (synthesis.md 6.2). Classes without any weight are left out.
+
+    Args:
+        clips: the clips; their class is ``provenance.class_name``.
+        class_balance: False makes the whole set one class.
+
+    Raises:
+        InputError: all weights are zero.
+    """
+    classes: dict[str, list[int]] = defaultdict(list)
+    for index, clip in enumerate(clips):
+        classes[clip.provenance.class_name if class_balance else ""].append(index)
+    mass = torch.tensor([c.weight * c.duration_s for c in clips], dtype=torch.float64)
+    result = torch.zeros_like(mass)
+    for members in classes.values():
+        total = mass[members].sum()
+        if total > 0:
+            result[members] = mass[members] / total
+    if not bool(result.sum() > 0):
+        raise InputError(
+            f"clip weights: none of {len(clips)} clips has weight and duration; at least one "
+            "weight > 0 is needed; set the weights"
+        )
+    return result / result.sum()
+
+
+class ClipBank:
+    """Clips and terrains as flat tensors; draws windows by gather."""
+
+    def __init__(
+        self,
+        clips: Sequence[MotionClip],
+        skeleton: Skeleton,
+        *,
+        fps: float = PARC_FPS,
+        phases: int = 4,
+        class_balance: bool = True,
+    ) -> None:
+        """Interpolate and join all clips.
+
+        Args:
+            clips: clips at ``fps``, all with terrains of one cell size.
+            skeleton: the kinematic tree that the clips are for.
+            fps: frames per second of clips and windows.
+            phases: start times per frame; 1 uses stored frames only. Memory grows with it.
+            class_balance: whether classes are equally likely.
+
+        Raises:
+            InputError: no clips, another frame rate, or terrains of different cell sizes.
+        """
+        if not clips:
+            raise InputError("clips: there are none; at least one is needed; import some data")
+        if phases < 1:
+            raise InputError(f"phases: {phases}; 1 or more is allowed; use 4")
+        self.fps, self.phases, self.skeleton = fps, phases, skeleton
+        self.clips = tuple(clips)
+        self.terrains = HeightfieldBatch.stack([clip.terrain for clip in clips])
+        self.probabilities = clip_probabilities(clips, class_balance=class_balance)
+        self.duration_s = torch.tensor([c.duration_s for c in clips], dtype=torch.float64)
+        self.is_loop = torch.tensor([c.loop == "wrap" for c in clips])
+        tables = [self._table(clip) for clip in clips]
+        self._length = torch.tensor([len(t) for t in tables])
+        self._first = torch.cumsum(self._length, 0) - self._length
+        self._table_all = torch.cat(tables)
+        self._widths = [3, 4, skeleton.num_dofs, skeleton.num_bodies]
+        self._cumulative = torch.cumsum(self.probabilities, 0)
+
+    def __len__(self) -> int:
+        """Number of clips."""
+        return len(self.clips)
+
+    def _table(self, clip: MotionClip) -> Tensor:
+        """(frames x phases, 3 + 4 + D + B) interpolated rows of one clip."""
+        if abs(clip.fps - self.fps) > 1e-6 * self.fps:
+            raise InputError(
+                f"clip {clip.clip_id!r}: {clip.fps:g} fps; {self.fps:g} is needed; resample it"
+            )
+        extra = LOOP_EXTRA_S if clip.loop == "wrap" else 0.0
+        count = (clip.num_frames - 1) * self.phases + 1 + round(extra * self.fps * self.phases)
+        frames = clip.frames.to(torch.float32)
+        if self.phases > 1 or clip.loop == "wrap":
+            times = torch.arange(count, dtype=torch.float64) / (self.fps * self.phases)
+            frames = sample_frames(self.skeleton, frames, clip.fps, times, clip.loop)
+        return torch.cat((frames.root_pos, frames.root_rot, frames.dof, frames.contacts), dim=-1)
+
+    def _rows(self, index: Tensor) -> MotionFrames:
+        """Frames (..., n) at rows (..., n) of the joined table."""
+        flat = self._table_all.index_select(0, index.reshape(-1))
+        parts = flat.view(*index.shape, -1).split(self._widths, dim=-1)
+        return MotionFrames(*parts)
+
+    def num_starts(self, num_frames: int) -> Tensor:
+        """Number (C,) of start times of windows of ``num_frames`` frames in each clip.
+
+        Raises:
+            InputError: a clip that may be drawn is shorter than the window.
+        """
+        span = (num_frames - 1) * self.phases
+        last = (self.duration_s * self.fps * self.phases).round().long()
+        starts = torch.where(self.is_loop, last, last - span + 1)
+        bad = ((starts < 1) & (self.probabilities > 0)).nonzero()
+        if len(bad):
+            clip = self.clips[int(bad[0])]
+            raise InputError(
+                f"clip {clip.clip_id!r}: {clip.num_frames} frames; windows of {num_frames} are "
+                "drawn; leave the clip out or use shorter windows"
+            )
+        return starts
+
+    def sample_windows(self, rng: torch.Generator, n: int, num_frames: int) -> WindowBatch:
+        """Draw windows by the clips' probabilities, start times uniform within a clip.
+
+        The target is the root 0.4 s plus U(0, min(rest of the clip, 1.1 s)) after the start, at
+        the end of the clip at the latest (generator.md 2 and 3.2).
+
+        Args:
+            rng: source of all randomness.
+            n: number of windows.
+            num_frames: frames T of a window.
+
+        Raises:
+            InputError: a clip is shorter than the window.
+        """
+        starts = self.num_starts(num_frames)
+        clip = self.sample_clips(rng, n)
+        unit = torch.rand(n, generator=rng, dtype=torch.float64)
+        start = (unit * starts[clip]).long().clamp(max=starts[clip] - 1)
+        ahead = torch.rand(n, generator=rng, dtype=torch.float64)
+        return self._windows(clip, start, ahead, num_frames)
+
+    def sample_clips(self, rng: torch.Generator, n: int) -> Tensor:
+        """Clip indices (n,) long drawn with replacement by ``probabilities``."""
+        unit = torch.rand(n, generator=rng, dtype=torch.float64) * self._cumulative[-1]
+        drawn = torch.searchsorted(self._cumulative, unit, right=True)
+        return drawn.clamp(max=len(self) - 1)
+
+    def windows_at(self, clip_index: Tensor, start_s: Tensor, num_frames: int) -> WindowBatch:
+        """Windows of given clips (N,) at given start times (N,) s, rounded to the phase grid.
+
+        Targets lie 0.4 s plus half of the random range after the start.
+
+        Raises:
+            InputError: a clip is too short, or a start lies outside its clip.
+        """
+        starts = self.num_starts(num_frames)
+        start = (start_s.double() * self.fps * self.phases).round().long()
+        bad = ((start < 0) | (start >= starts[clip_index])).nonzero()
+        if len(bad):
+            where = int(bad[0])
+            latest = float(starts[clip_index[where]] - 1) / (self.fps * self.phases)
+            raise InputError(
+                f"start_s[{where}]: {float(start_s[where]):g} s; 0 to {latest:g} s is allowed in "
+                f"clip {self.clips[int(clip_index[where])].clip_id!r}; choose an earlier start"
+            )
+        half = torch.full(start.shape, 0.5, dtype=torch.float64)
+        return self._windows(clip_index, start, half, num_frames)
+
+    def _windows(self, clip: Tensor, start: Tensor, ahead: Tensor, num_frames: int) -> WindowBatch:
+        rate = self.fps * self.phases
+        steps = torch.arange(num_frames) * self.phases
+        row = self._first[clip] + start
+        if num_frames > 1 and int(steps[-1]) >= LOOP_EXTRA_S * rate and bool(self.is_loop.any()):
+            raise InputError(
+                f"num_frames: {num_frames}; loops are continued by {LOOP_EXTRA_S:g} s only; "
+                "unroll the loops or use shorter windows"
+            )
+        start_s = start / rate
+        rest = torch.where(self.is_loop[clip], TARGET_SPAN_S, self.duration_s[clip] - start_s)
+        later = start_s + TARGET_MIN_S + ahead * rest.clamp(0.0, TARGET_SPAN_S)
+        target = torch.minimum((later * rate).round().long(), self._length[clip] - 1)
+        root = self._rows(self._first[clip] + target)
+        return WindowBatch(
+            frames=self._rows(row[:, None] + steps),
+            clip_index=clip,
+            start_s=start_s,
+            terrain_ids=clip,
+            target_pos=root.root_pos,
+            target_heading=rot.heading_angle(root.root_rot),
+            target_s=target / rate,
+        )
+
+
+def split_by_take(
+    clips: Iterable[MotionClip], test_share: float, seed: int
+) -> tuple[list[MotionClip], list[MotionClip]]:
+    """Training and test clips; all clips of a take, mirrored or cut anew, stay on one side.
+
+    Args:
+        clips: the clips; their take is ``provenance.take``, or their id where it is empty.
+        test_share: share of the takes that go to the test set, 0 to 1.
+        seed: which takes.
+    """
+    if not 0.0 <= test_share <= 1.0:
+        raise InputError(f"test_share: {test_share:g}; 0 to 1 is allowed; use 0.1")
+    groups: dict[str, list[MotionClip]] = defaultdict(list)
+    for clip in clips:
+        groups[clip.provenance.take or clip.clip_id].append(clip)
+    takes = sorted(groups)
+    order = np.random.default_rng(seed).permutation(len(takes))
+    chosen = {takes[i] for i in order[: round(test_share * len(takes))]}
+    train = [c for take in takes if take not in chosen for c in groups[take]]
+    return train, [c for take in takes if take in chosen for c in groups[take]]
