@@ -75,8 +75,9 @@ class MujocoCpuBackend:
         self._data = [mujoco.MjData(model) for _ in range(self.config.num_threads)]
         self._layout = state_layout(model, self.character.skeleton)
         n, k = self.num_envs, self.config.substeps
-        self._physics = np.zeros((n, self._layout.num_state))
-        self._physics[:, self._layout.pos] = model.qpos0
+        self._neutral = np.zeros(self._layout.num_state)
+        self._neutral[self._layout.pos] = model.qpos0
+        self._physics = np.tile(self._neutral, (n, 1))
         self._warm = np.zeros((n, model.nv))
         self._force = np.zeros((n, self.character.skeleton.num_bodies, 3), dtype=np.float32)
         self._terrain = np.zeros(n, dtype=np.int64)
@@ -109,6 +110,7 @@ class MujocoCpuBackend:
     def step(self, pd_targets: Tensor) -> None:
         """Advance all environments by one control period under PD targets (N, D) in rad."""
         self._control[:] = pd_targets.detach().numpy()[:, None, :]
+        self._bad |= ~np.isfinite(self._control[:, 0]).all(axis=-1)
         self._pool.rollout(
             self._env_models,
             self._data,
@@ -195,7 +197,10 @@ class MujocoCpuBackend:
             self._env_models[env] = self._models[self._terrain[env]]
 
     def _contain(self) -> None:
-        """Freeze environments that diverged at their last good configuration, without velocity."""
+        """Freeze environments that diverged at their last good configuration, without velocity.
+
+        Where even the configuration before the step was not finite, the neutral pose takes over.
+        """
         velocity = self._states[:, :, self._layout.vel]
         fast = np.abs(velocity).max(axis=(1, 2)) <= self.config.max_velocity
         fine = fast & np.isfinite(self._states[:, -1]).all(axis=-1)
@@ -203,4 +208,5 @@ class MujocoCpuBackend:
         if self._bad.any():
             safe = self._physics[self._bad]
             safe[:, self._layout.vel] = 0.0
+            safe[~np.isfinite(safe).all(axis=-1)] = self._neutral
             self._states[self._bad] = safe[:, None]
