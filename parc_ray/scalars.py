@@ -65,6 +65,7 @@ class ScalarWriter:
                 (self._local / self._csv_name).write_bytes(old)
         self._events: SummaryWriter | None = None
         self._rows: list[tuple[int, str, float, float]] = []
+        self._checked = False
 
     def add(self, tag: str, value: float, step: int) -> None:
         """Log one number."""
@@ -117,11 +118,14 @@ class ScalarWriter:
         if not self._rows:
             return
         path = self._local / self._csv_name
-        fresh = not path.exists()
+        present = path.read_bytes() if path.exists() and not self._checked else b""
+        fresh, self._checked = not path.exists(), True
         with path.open("a", newline="") as file:
             writer = csv.writer(file)
             if fresh:
                 writer.writerow(_COLUMNS)
+            elif present and not present.endswith(b"\n"):
+                file.write("\r\n")  # a kill cut the last line short
             writer.writerows((s, tag, repr(v), f"{t:.3f}") for s, tag, v, t in self._rows)
         self._rows.clear()
 

@@ -2,7 +2,8 @@
 
 Also a driver: ``python -m tests.fakes STORAGE`` runs one iteration with these bodies. The
 environment variable PARC_TEST_KILL holds ``LABEL:POINT``, for example ``it_01/generate:within``; at
-that point the process kills itself with signal 9. Each body appends its label to ``executions.log`` in the run directory when it ends.
+that point the process kills itself with signal 9. Each body appends its label to
+``executions.log`` in the run directory when it ends.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_wrong_yaml_is_named_by_path(text, message):
 
 
 def test_values_that_the_dataclass_rejects_are_one_line():
-    with pytest.raises(InputError, match="iteration s: 2.0 is out of range; allowed is 0 to 1"):
+    with pytest.raises(InputError, match=r"iteration s: 2\.0 is out of range; allowed is 0 to 1"):
         from_plain(ParcConfig, {"iterations": [{"s": 2}]})
 
 

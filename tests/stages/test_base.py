@@ -98,10 +98,9 @@ def test_changes_are_refused_by_name_unless_forced(ctx, section, inputs, message
 def test_another_seed_is_a_change(ctx):
     run_stage(ctx, "generate", {}, {}, writes())
     other = type("Config", (), {"seed": 4})()
+    reseeded = StageContext(run=ctx.run, iteration=2, config=other)
     with pytest.raises(InputError, match="seed"):
-        run_stage(
-            StageContext(run=ctx.run, iteration=2, config=other), "generate", {}, {}, writes()
-        )
+        run_stage(reseeded, "generate", {}, {}, writes())
 
 
 def test_failed_attempt_is_continued_in_its_directory(ctx):
