@@ -7,6 +7,7 @@ the same decision. Legend: M = T * N samples, O observations, A actions.
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -124,7 +125,7 @@ class Updater:
         self.critic_only = config.critic_only_iterations
         self.warmup = config.normaliser_warmup if config.normaliser == "running" else 0
         self.params = [p for group in optimiser.param_groups for p in group["params"]]
-        self.reducer.broadcast_([t for t in module.state_dict().values()])
+        self.reducer.broadcast_(list(module.state_dict().values()))
         module.normaliser.refresh()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -204,7 +205,7 @@ class Updater:
     def _epochs(self, batch: Batch, metrics: dict[str, float]) -> None:
         samples = batch.target.numel()
         parts = max(1, round(samples / self.config.minibatch))
-        totals = dict.fromkeys(_STATS, 0.0)
+        totals: dict[str, float] = {key: 0.0 for key in _STATS}
         good = 0
         for _ in range(self.config.epochs):
             order = torch.randperm(samples, generator=self.rng).to(self.device)
@@ -305,7 +306,7 @@ class Updater:
     def state_dict(self) -> dict[str, Any]:
         """Optimiser, learning rate, counters (equal on all processes)."""
         return {
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": copy.deepcopy(self.optimiser.state_dict()),
             "lr": self.lr,
             "iteration": self.iteration,
             "bad_streak": self.bad_streak,

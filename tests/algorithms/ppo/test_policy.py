@@ -67,6 +67,7 @@ class Bomb:
         return (open, ("/tmp/should-not-exist-ppo", "w"))
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_files_that_are_no_policy_give_one_line(tmp_path):
     cases = {
         "lfs.pt": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
