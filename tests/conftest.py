@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: one thread, fixed seeds, the shared data, one Ray for the session."""
+"""Fixtures of all tests: one thread, fixed seeds, the shared data, one Ray for the session."""
 
 from __future__ import annotations
 
