@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from parc_ray.character.character import Character
 from parc_ray.character.kinematics import joint_rot_to_dof
 from parc_ray.data.importers.raw import RawMotion, field_of, finite, frame_rate, unit_quaternions
 from parc_ray.errors import InputError
+from parc_ray.motion.frames import MotionFrames
+from parc_ray.motion.resample import blend_frames
 
 NAME = "deepmimic"
 DESCRIPTION = "DeepMimic motion text (JSON with Loop and Frames)"
@@ -43,6 +46,7 @@ LAYOUT: tuple[tuple[str, int], ...] = (
 _WIDTH = 8 + sum(width for _, width in LAYOUT)
 # published files hold linearly blended rows whose norms go down to 0.58 (kick)
 _NORM_TOLERANCE = 0.5
+_UNEVEN_S = 0.002
 _HINGE_SIGN = {"right_shin": -1.0, "left_shin": -1.0, "left_lower_arm": -1.0}
 _ARM_TURN = {"right_upper_arm": math.pi / 2, "left_upper_arm": -math.pi / 2}
 
@@ -80,27 +84,49 @@ def parse(data: bytes, name: str, character: Character) -> RawMotion:
         raise InputError(f"{name}: {len(frames)} frame; 2 or more are needed; use a longer motion")
     joint_rot = _joint_rotations(frames[:, 8:], name, character)
     loop = str(content.get("Loop", "none")).lower()
-    return RawMotion(
+    times, fps = _times(frames[:, 0], name)
+    raw = RawMotion(
         root_pos=_to_z_up(frames[:, 1:4]),
         root_rot=_quaternion(frames[:, 4:8], f"{name}: root rotation"),
         dof=joint_rot_to_dof(character.skeleton, joint_rot),
-        fps=_frame_rate(frames[:, 0], name),
+        fps=fps,
         loop="wrap" if loop == "wrap" else "clamp",
         source="DeepMimic motion text",
         licence=LICENCE,
     )
+    return _even(raw, times, character)
 
 
-def _frame_rate(durations: Tensor, name: str) -> float:
-    """Frames per second; the last duration has no meaning and is often zero."""
-    steps = durations[:-1].numpy()
-    typical = float(np.median(steps))
-    if typical <= 0.0 or np.abs(steps - typical).max() > 0.01 * typical:
+def _times(durations: Tensor, name: str) -> tuple[Tensor, float]:
+    """Times (T,) s of the frames and their typical rate in Hz.
+
+    The last duration has no meaning and is often zero.
+    """
+    steps = durations[:-1]
+    if float(steps.min()) <= 0.0:
+        at = int(steps.argmin())
         raise InputError(
-            f"{name}: Frames: durations from {steps.min():g} to {steps.max():g} s; one positive "
-            "duration for all frames is needed; resample the file"
+            f"{name}: Frames: duration of frame {at} is {float(steps[at]):g} s; durations > 0 are "
+            "needed (but for the last); correct the file"
         )
-    return frame_rate(1.0 / typical, f"{name}: Frames: duration")
+    times = torch.cat((steps.new_zeros(1), steps.cumsum(0)))
+    rate = 1.0 / float(np.median(steps.numpy()))
+    return times, frame_rate(rate, f"{name}: Frames: duration")
+
+
+def _even(raw: RawMotion, times: Tensor, character: Character) -> RawMotion:
+    """``raw`` interpolated to its even rate where its frames lie at uneven ``times`` (T,) s."""
+    even = torch.arange(len(times), dtype=times.dtype) / raw.fps
+    if float((times - even).abs().max()) <= _UNEVEN_S:
+        return raw
+    count = int(float(times[-1]) * raw.fps + 1e-6) + 1
+    even = torch.arange(count, dtype=times.dtype) / raw.fps
+    upper = torch.searchsorted(times, even).clamp(1, len(times) - 1)
+    weight = (even - times[upper - 1]) / (times[upper] - times[upper - 1])
+    none = raw.dof.new_zeros(len(times), 0)
+    frames = MotionFrames(raw.root_pos, raw.root_rot, raw.dof, none)
+    mixed = blend_frames(character.skeleton, frames[upper - 1], frames[upper], weight.clamp(0, 1))
+    return replace(raw, root_pos=mixed.root_pos, root_rot=mixed.root_rot, dof=mixed.dof)
 
 
 def _to_z_up(v: Tensor) -> Tensor:
