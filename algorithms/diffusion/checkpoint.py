@@ -65,7 +65,15 @@ def read_tensors(path: Path, what: str) -> dict[str, Any]:
         raise InputError(f"{path}: there is no such {what}; give the path of an existing one.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
+    except (
+        UnpicklingError,
+        RuntimeError,
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        AttributeError,
+    ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
             f"{path}: is no {what} ({reason[:120]}); only files written by this program are read."

@@ -124,6 +124,9 @@ class DiffusionGenerator:
             (N, num_frames, ...) on the request's device; frames 0..num_past-1 are
             ``request.past`` where that is given. Without it, the window stands at the anchor:
             its frame ``num_past - 1`` is there with the anchor's heading.
+
+        Raises:
+            ValueError: if ``request.past`` has another number of frames than ``num_past``.
         """
         home = request.anchor_pos.device
         n = request.anchor_pos.shape[0]
@@ -160,13 +163,14 @@ class DiffusionGenerator:
 
     def _frame(self, request: SampleRequest) -> CanonicalFrame:
         if request.past is not None:
+            count = request.past.num_frames
+            if count != self.num_past:
+                raise ValueError(f"past has {count} frames; it must have {self.num_past}")
             return canonical_frame(request.past, self.config.reference)
         return CanonicalFrame(origin=request.anchor_pos, heading=request.anchor_heading)
 
     def _past_features(self, past: MotionFrames, frame: CanonicalFrame) -> Tensor:
         """Normalised features (N, P, F) of the past frames."""
-        if past.num_frames != self.num_past:
-            raise ValueError(f"past has {past.num_frames} frames; it must have {self.num_past}")
         x = pack(self.character.skeleton, to_canonical(past, frame)).to(self.device)
         p = self.num_past
         return (x - self.stats.mean[:p]) / self.stats.std[:p]

@@ -23,6 +23,7 @@ from algorithms.diffusion.checkpoint import (
     save_generator,
     write_atomically,
 )
+from algorithms.diffusion.compatibility import check_warm_start
 from algorithms.diffusion.config import DiffusionConfig
 from algorithms.diffusion.metrics_log import MetricsCallback, MetricsLog
 from algorithms.diffusion.trainer import Trainer, private_randomness
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.pt"
 GENERATOR = "generator.pt"
+
 
 class TrainingDivergedError(RuntimeError):
     """The loss or its gradient is no longer finite; the last checkpoint is whole."""
@@ -74,7 +76,7 @@ def run_loop(
         The last row.
 
     Raises:
-        TrainingDivergedError: if the loss or its gradient stop being finite. The last checkpoint is whole.
+        TrainingDivergedError: if the loss or its gradient stop being finite.
     """
     cfg = trainer.config.train
     sums: dict[str, torch.Tensor] = {}
@@ -205,7 +207,9 @@ def train_generator(
 
     out = Path(out_dir).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    _read_warm_start(warm_start)
+    before = _read_warm_start(warm_start)
+    if before is not None:
+        check_warm_start(before, character, config)
     handed = {"loader": bank} if callable(bank) else {"bank": ray.put(bank)}
     per_worker = dict(resources) if resources else {"CPU": 1.0}
     trainer = TorchTrainer(

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,16 @@ from torch import Tensor, nn
 
 from algorithms.diffusion.batch import BatchMaker, TrainingBatch, WindowSource, estimate_stats
 from algorithms.diffusion.checkpoint import GeneratorFile, write_atomically
+from algorithms.diffusion.compatibility import check_same_run, check_warm_start
 from algorithms.diffusion.config import DiffusionConfig, TrainConfig
-from algorithms.diffusion.denoiser import Denoiser, insert_past
+from algorithms.diffusion.denoiser import Denoiser
 from algorithms.diffusion.ema import make_ema, update_ema
-from algorithms.diffusion.losses import (
-    decode_pose,
-    penetration_term,
-    pose_terms,
-    target_term,
-    weigh_terms,
-)
-from algorithms.diffusion.schedule import NoiseSchedule
+from algorithms.diffusion.objective import Objective
 from parc_ray.character.character import Character
-from parc_ray.character.surface import surface_points
 from parc_ray.errors import InputError
 from parc_ray.motion.features import FeatureLayout, FeatureStats
 
 log = logging.getLogger(__name__)
-
-_BUDGET_KEYS = frozenset(
-    {"steps", "max_seconds", "report_every", "log_every", "torch_threads", "compile"}
-)
 
 
 def learning_rate(cfg: TrainConfig, progress_steps: int, spent: float) -> float:
@@ -112,7 +101,7 @@ class Trainer:
         self.step, self.elapsed_s, self._since = 0, 0.0, time.monotonic()
         self.rng = torch.Generator().manual_seed(_mix(cfg.seed, 0, rank))
         if warm_start is not None:
-            _check_fits(warm_start, character, config)
+            check_warm_start(warm_start, character, config)
         self.stats = warm_start.stats if warm_start else self._first_stats(source)
         size = FeatureLayout(character.skeleton).size
         self.denoiser = Denoiser(config, size, config.grid.shape)
@@ -133,10 +122,8 @@ class Trainer:
         )
         if warm_start is not None and warm_start.optimizer is not None and cfg.keep_optimizer:
             self.optimizer.load_state_dict(warm_start.optimizer)
-        self.schedule = NoiseSchedule(config.diffusion_steps).to(self.device)
-        self.points = surface_points(character, "minimal")
         self.batches = BatchMaker(source, character, config, self.stats)
-        self.device_stats = self.stats.to(self.device)
+        self.objective = Objective(character, config, self.stats, self.device)
 
     def _first_stats(self, source: WindowSource) -> FeatureStats:
         stats = estimate_stats(source, self.character, self.config)
@@ -174,35 +161,7 @@ class Trainer:
 
     def loss(self, batch: TrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Total loss of a batch and the shares of its terms."""
-        config, cfg = self.config, self.config.loss
-        past = batch.x0[:, : config.num_past]
-        clean = batch.cond.clean_past
-        x = insert_past(self.schedule.add_noise(batch.x0, batch.noise, batch.t), past, clean)
-        with self._autocast():
-            predicted = self.net(x, batch.t, batch.cond)
-        predicted = predicted.float()
-        if not cfg.score_clean_past:
-            predicted = insert_past(predicted, past, clean)
-        skeleton = self.character.skeleton
-        pose = decode_pose(skeleton, self.device_stats.denormalise(predicted))
-        with torch.no_grad():
-            truth = decode_pose(skeleton, batch.features)
-        terms = pose_terms(pose, truth, cfg, 1.0 / config.fps)
-        if cfg.penetration:
-            terms["penetration"] = penetration_term(pose, self.points, batch.terrain, cfg)
-        if cfg.target:
-            seen = batch.cond.target * batch.cond.target_visible[:, None]
-            terms["target"] = target_term(pose.root_pos, seen, config.reference, cfg.target_reach)
-        weight = torch.ones(len(batch.t), device=self.device)
-        if cfg.min_snr_gamma:
-            snr = self.schedule.snr(batch.t).float()
-            weight = snr.clamp_max(cfg.min_snr_gamma) / cfg.min_snr_gamma
-        return weigh_terms(terms, cfg, batch.ood, weight)
-
-    def _autocast(self) -> Any:
-        if self.config.train.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return self.objective(self.net, batch)
 
     def _spent(self) -> float:
         cfg = self.config.train
@@ -253,11 +212,11 @@ class Trainer:
         Raises:
             InputError: if the checkpoint was made with another configuration or character.
         """
-        _check_same(state, self.config, self.character)
+        check_same_run(state, self.config, self.character)
         self.step, self.elapsed_s = int(state["step"]), float(state["elapsed_s"])
         self._since = time.monotonic()
         self.stats = FeatureStats(mean=state["mean"], std=state["std"])
-        self.device_stats = self.stats.to(self.device)
+        self.objective.stats = self.stats.to(self.device)
         self.batches.stats = self.stats
         self.denoiser.load_state_dict(state["model"])
         self.ema.load_state_dict(state["ema"])
@@ -306,44 +265,3 @@ class Trainer:
 def _mix(seed: int, step: int, rank: int) -> int:
     """Distinct seeds for distinct (seed, step, rank)."""
     return (seed * 1_000_003 + step) * 65_537 + rank
-
-
-def _check_fits(file: GeneratorFile, character: Character, config: DiffusionConfig) -> None:
-    if file.character["digest"] != character.digest:
-        raise InputError(
-            f"warm start: was trained for character {file.character['name']!r} "
-            f"({file.character['digest'][:12]}), this is {character.name!r} "
-            f"({character.digest[:12]}); use a generator of the same character."
-        )
-    for name in ("num_frames", "num_past", "fps", "diffusion_steps", "grid", "terrain"):
-        _demand_equal(name, getattr(file.config, name), getattr(config, name))
-    for name in ("width", "heads", "layers", "feedforward", "frame_hidden", "target_hidden"):
-        old, new = getattr(file.config.denoiser, name), getattr(config.denoiser, name)
-        _demand_equal(f"denoiser.{name}", old, new)
-
-
-def _demand_equal(name: str, old: object, new: object) -> None:
-    if old != new:
-        raise InputError(
-            f"{name}: is {new!r}, but the generator to start from has {old!r}; "
-            "use the same, or start without it."
-        )
-
-
-def _check_same(state: dict[str, Any], config: DiffusionConfig, character: Character) -> None:
-    if state["digest"] != character.digest:
-        raise InputError("checkpoint: belongs to another character; use another run directory.")
-    old, new = dict(state["config"]), config.to_dict()
-    old_train, new_train = dict(old.pop("train")), dict(new.pop("train"))
-    for key in _BUDGET_KEYS:
-        old_train.pop(key, None)
-        new_train.pop(key, None)
-    for name, before, now in [
-        *((k, old.get(k), v) for k, v in new.items() if k != "sampling"),
-        *((f"train.{k}", old_train.get(k), v) for k, v in new_train.items()),
-    ]:
-        if before != now:
-            raise InputError(
-                f"{name}: is {now!r}, but the checkpoint was made with {before!r}; "
-                "use another run directory."
-            )

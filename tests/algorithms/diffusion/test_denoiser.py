@@ -80,7 +80,7 @@ def test_patches_are_row_major_over_x_then_y():
 def test_grid_that_does_not_divide_into_patches_is_refused():
     config = tiny()
     terrain = dataclasses.replace(config.terrain, patch=5)
-    with pytest.raises(InputError, match="terrain.patch"):
+    with pytest.raises(InputError, match=r"terrain\.patch"):
         Denoiser(dataclasses.replace(config, terrain=terrain), FEATURES, (31, 31))
 
 

@@ -34,7 +34,9 @@ def test_ddim_coefficients():
     schedule = NoiseSchedule(21)
     levels = schedule.levels(5)
     assert levels == [20, 15, 10, 5, 0]
-    pairs = [schedule.ddim_coefficients(a, b) for a, b in zip(levels, [*levels[1:], None])]
+    pairs = [
+        schedule.ddim_coefficients(a, b) for a, b in zip(levels, [*levels[1:], None], strict=True)
+    ]
     expected = [
         (0.36191, 0.93194),
         (0.38910, 0.79085),
