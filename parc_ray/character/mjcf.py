@@ -20,7 +20,9 @@ from parc_ray.character.skeleton import JointKind
 from parc_ray.errors import InputError
 
 _ORIENTATIONS = ("euler", "axisangle", "xyaxes", "zaxis")
+_REFUSED_TAGS = ("inertial", "frame", "replicate", "attach", "composite", "flexcomp", "include")
 _MERGED_HINGES = 3
+_MUJOCO_DENSITY = 1000.0
 _IDENTITY: Quat = (0.0, 0.0, 0.0, 1.0)
 Defaults = dict[str, dict[str, dict[str, str]]]
 
@@ -135,6 +137,11 @@ class _Reader:
         if not name:
             raise InputError(f"{self.source}: a body has no name; every body needs one")
         where = f"{self.source}: body {name}"
+        for tag in _REFUSED_TAGS:
+            if element.find(tag) is not None:
+                raise InputError(
+                    f"{where}: <{tag}> is not read; write plain bodies and geoms with density"
+                )
         childclass = element.get("childclass", childclass)
         body = MjcfBody(
             name=name,
@@ -168,6 +175,8 @@ class _Reader:
         for joint in joints:
             if any(_floats(joint, "pos", where) or ()):
                 raise InputError(f"{where}: joint pos must be 0 0 0; move the body instead")
+            if any(_floats(joint, "ref", where) or ()):
+                raise InputError(f"{where}: joint ref must be 0; turn the body instead")
         if kinds == ["ball"]:
             body.kind, body.joint_name = "spherical", joints[0].get("name", body.name)
         elif kinds == ["hinge"]:
@@ -239,8 +248,10 @@ def _geom(body: int, attrs: dict[str, str], where: str) -> Geom:
     kind = attrs.get("type", "sphere")
     if kind not in ("sphere", "capsule", "box"):
         raise InputError(f"{where}: geom type {kind}; allowed are sphere, capsule, box")
+    if "mass" in attrs:
+        raise InputError(f"{where}: geom mass is not read; give density in kg/m^3")
     size = _floats(attrs, "size", where) or ()
-    density = float(attrs.get("density", "1000"))
+    density = (_floats(attrs, "density", where) or (_MUJOCO_DENSITY,))[0]
     pos, quat = _vec3(attrs, "pos", where), _quat(attrs, where)
     ends = _floats(attrs, "fromto", where)
     if ends is not None:

@@ -43,7 +43,7 @@ def blend_frames(
         root_pos=torch.lerp(a.root_pos, b.root_pos, weight[..., None]),
         root_rot=rot.slerp(a.root_rot, b.root_rot, weight),
         dof=joint_rot_to_dof(skeleton, joints),
-        contacts=torch.lerp(a.contacts, b.contacts, weight[..., None]),
+        contacts=torch.lerp(a.contacts, b.contacts, weight[..., None].to(a.contacts)),
     )
 
 

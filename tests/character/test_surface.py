@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -109,3 +111,19 @@ def test_placement_keeps_float32_under_autocast_and_is_differentiable(person):
     placed.square().sum().backward()
     assert pos.grad is not None
     assert bool(torch.isfinite(quat.grad).all())
+
+
+def test_published_points_differ_only_in_the_rings_of_upright_limbs(person):
+    full, published = surface_points(person), surface_points(person, "published")
+    names = person.skeleton.body_names
+    changed = {
+        names[b]
+        for b in range(len(names))
+        if not torch.equal(full.of_body(b), published.of_body(b))
+    }
+    assert changed == {"right_thigh", "right_shin", "left_thigh", "left_shin"}
+    thigh = person.skeleton.body_index("left_thigh")
+    radius = published.of_body(thigh)[:, :2].norm(dim=-1)
+    assert torch.allclose(radius, torch.full((16,), 0.055), atol=1e-6)
+    turned = torch.atan2(published.of_body(thigh)[0, 1], published.of_body(thigh)[0, 0])
+    assert float(turned) == pytest.approx(math.acos(-0.32), abs=1e-5)
