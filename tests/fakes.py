@@ -1,17 +1,19 @@
 """Stage bodies that take no time: deterministic, resumable, and able to kill their own process.
 
-Also a driver: ``python -m tests.fakes STORAGE`` runs one iteration with these bodies. The
-environment variable PARC_TEST_KILL holds ``LABEL:POINT``, for example ``it_01/generate:within``; at
-that point the process kills itself with signal 9. Each body appends its label to
-``executions.log`` in the run directory when it ends.
+Also drivers: ``python -m tests.fakes STORAGE KILL...`` runs one iteration with these bodies once
+per KILL, each time in a new process, and prints the exit codes. KILL is ``LABEL:POINT``, such as
+``it_01/generate:within``, where the process kills itself with signal 9, or empty. Each body appends
+its label to ``executions.log`` in the run directory when it ends.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import sys
+import traceback
 from dataclasses import replace
 
 from parc_ray.config import ParcConfig
@@ -93,11 +95,24 @@ def _after_marker(label: str) -> None:
     Storage.write_json_atomic = wrapped  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+def _drive(storage: str, kill: str) -> int:
+    """Run the loop in a child process; its exit status, negative for a signal."""
     from parc_ray.loop import run
 
-    install()
-    wanted = os.environ.get(KILL_ENV, "")
-    if wanted.endswith(":after"):
-        _after_marker(wanted.removesuffix(":after"))
-    run(fake_config(sys.argv[1]))
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        os.environ[KILL_ENV] = kill
+        install()
+        if kill.endswith(":after"):
+            _after_marker(kill.removesuffix(":after"))
+        run(fake_config(storage))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    print(json.dumps([_drive(sys.argv[1], kill) for kill in sys.argv[2:]]))
