@@ -77,6 +77,7 @@ class MpcCorrector:
         seed: int,
         start_frame: int = 0,
         end_frame: int | None = None,
+        initial: SimState | None = None,
     ) -> MpcResult:
         """Track frames ``start_frame`` to ``end_frame`` of ``ref`` on terrain ``terrain_id``.
 
@@ -86,11 +87,14 @@ class MpcCorrector:
             seed: seed of the candidate noise.
             start_frame: frame at which the character is placed.
             end_frame: last frame to reach; the reference's last one by default.
+            initial: (1, ...) state to start from; the reference's by default.
         """
         began = time.process_time()
         last = ref.num_frames - 1 if end_frame is None else min(end_frame, ref.num_frames - 1)
         rng = torch.Generator().manual_seed(seed)
-        initial = ref.state.index(slice(start_frame, start_frame + 1)).clone()
+        if initial is None:
+            initial = ref.state.index(slice(start_frame, start_frame + 1))
+        initial = initial.clone()
         self.main.set_state(torch.tensor([0]), torch.tensor([terrain_id]), initial)
         knots = torch.zeros(self.config.knots, self.character.skeleton.num_dofs)
         residual = torch.zeros(self.character.skeleton.num_dofs)

@@ -1,0 +1,161 @@
+"""Who corrects what: the tracker, MPC, or MPC where the tracker fails; the gate decides at the end.
+
+The tracker goes over many clips at once (`correct_by_tracker`), MPC over one at a time
+(`by_mpc.correct_by_mpc`), so the stage calls them on different pools; `needs_mpc` and `judge` are
+the rules between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from envs.recorder import RecordConfig, Recorded, record
+from envs.sims.base import BackendFactory
+from envs.tracking.config import TrackingConfig
+from parc_ray.character.surface import surface_points
+from parc_ray.correction.config import CorrectionConfig
+from parc_ray.correction.gate import recording_metrics, refusals
+from parc_ray.correction.outcome import Attempt, Outcome
+from parc_ray.motion.clip import MotionClip
+from parc_ray.protocols import Policy
+
+if TYPE_CHECKING:
+    from parc_ray.character.character import Character
+
+
+def record_config(config: CorrectionConfig, *, segments: bool, seed: int) -> RecordConfig:
+    """The recorder's settings; ``segments`` keeps the longest piece of clips that fail."""
+    return RecordConfig(
+        fractions=config.start_fractions,
+        min_remaining_s=config.min_segment_s,
+        segment_min_s=config.min_segment_s,
+        accept_segments=segments,
+        seed=seed,
+    )
+
+
+def correct_by_tracker(
+    character: Character,
+    factory: BackendFactory,
+    clips: Sequence[MotionClip],
+    policy: Policy,
+    config: CorrectionConfig,
+    tracking: TrackingConfig,
+    seed: int,
+    hashes: dict[str, str],
+    iteration: int | None = None,
+) -> list[Outcome]:
+    """Record clips with the deterministic policy; one outcome per clip, judged by the gate.
+
+    Where MPC comes afterwards (``tracker_then_mpc``), pieces of clips are left to it only if the
+    tracker's own piece is shorter than the whole: see `better`.
+    """
+    settings = record_config(config, segments=True, seed=seed)
+    recorded = record(
+        character,
+        factory,
+        clips,
+        policy,
+        settings,
+        tracking=tracking,
+        hashes=hashes,
+        iteration=iteration,
+    )
+    outcomes = []
+    for clip, result in zip(clips, recorded, strict=True):
+        outcome = _outcome(clip, result)
+        judge(outcome, clip, character, config)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _outcome(clip: MotionClip, result: Recorded) -> Outcome:
+    """The recorder's result in this package's terms."""
+    last = clip.num_frames - 1
+    start = round(last * result.start_fraction)
+    kept = result.clip.num_frames - 1 if result.clip is not None else 0
+    attempt = Attempt(
+        corrector="tracker",
+        start_frame=0,
+        frames=round(result.survived * last),
+        wanted=last,
+        reason=result.reason,
+    )
+    return Outcome(
+        source_id=clip.clip_id,
+        clip=result.clip,
+        corrector="tracker" if result.clip is not None else None,
+        whole=result.whole,
+        start_frame=start,
+        end_frame=start + kept,
+        attempts=[attempt],
+        reasons=[] if result.clip is not None else [f"tracker failed: {result.reason}"],
+        metrics=dict(result.metrics),
+    )
+
+
+def judge(
+    outcome: Outcome, source: MotionClip, character: Character, config: CorrectionConfig
+) -> None:
+    """Measure the recording and drop it, with reasons, where the gate refuses it."""
+    if outcome.clip is None:
+        return
+    clip = outcome.clip
+    outcome.metrics |= recording_metrics(clip, character)
+    outcome.metrics["root_max_m"] = _root_max(outcome, source)
+    outcome.metrics["contact_f1"] = _contact_f1(outcome, source)
+    num_points = len(surface_points(character, "full").body)
+    refused = refusals(outcome.metrics, num_points, config.gate)
+    if refused:
+        outcome.reasons += [f"{outcome.corrector} recording refused: {r}" for r in refused]
+        outcome.clip, outcome.corrector, outcome.whole = None, None, False
+        return
+    numbers = {k: v for k, v in outcome.metrics.items() if v == v}
+    outcome.clip = replace(clip, metrics={**clip.metrics, **numbers})
+
+
+def _root_max(outcome: Outcome, source: MotionClip) -> float:
+    """Largest root distance, m, between recording and source over the frames it covers."""
+    clip = outcome.clip
+    if clip is None or clip.replay is None:
+        raise ValueError("only recordings have a root error")
+    mine = clip.frames.root_pos - clip.replay.offset
+    theirs = source.frames.root_pos[outcome.start_frame : outcome.start_frame + len(mine)]
+    return float((mine - theirs).norm(dim=-1).max())
+
+
+def _contact_f1(outcome: Outcome, source: MotionClip) -> float:
+    """F1 of simulated against reference contacts over all bodies; 1 where neither touches."""
+    if outcome.clip is None:
+        raise ValueError("only recordings have contacts")
+    mine = outcome.clip.frames.contacts > 0.5
+    theirs = source.frames.contacts[outcome.start_frame : outcome.start_frame + len(mine)] > 0.5
+    both = float((mine & theirs).sum())
+    total = float(mine.sum() + theirs.sum())
+    return 2.0 * both / total if total else 1.0
+
+
+def needs_mpc(outcome: Outcome, config: CorrectionConfig) -> bool:
+    """Whether MPC is to try after the tracker: everything that is not recorded whole."""
+    return config.strategy != "tracker" and not outcome.whole
+
+
+def better(first: Outcome, second: Outcome) -> Outcome:
+    """The outcome that covers more of the source; attempts and reasons of both are kept."""
+    long = max((first, second), key=lambda o: o.clip.duration_s if o.clip else -1.0)
+    return replace(
+        long,
+        attempts=first.attempts + second.attempts,
+        reasons=first.reasons + second.reasons if long.clip is None else [],
+    )
+
+
+def source_seed(base: int, source_id: str) -> int:
+    """Seed of one motion's correction: decided by stage seed and id, not by its place in a list."""
+    digest = torch.tensor(list(source_id.encode()), dtype=torch.long)
+    weights = torch.arange(1, len(digest) + 1)
+    return int((base + 1_000_003 * int((digest * weights).sum())) % (1 << 31))
