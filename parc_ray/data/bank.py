@@ -223,7 +223,7 @@ class ClipBank:
                 f"num_frames: {num_frames}; loops are continued by {LOOP_EXTRA_S:g} s only; "
                 "unroll the loops or use shorter windows"
             )
-        start_s = start / rate
+        start_s = start.double() / rate
         rest = torch.where(self.is_loop[clip], TARGET_SPAN_S, self.duration_s[clip] - start_s)
         later = start_s + TARGET_MIN_S + ahead * rest.clamp(0.0, TARGET_SPAN_S)
         target = torch.minimum((later * rate).round().long(), self._length[clip] - 1)
@@ -235,7 +235,7 @@ class ClipBank:
             terrain_ids=clip,
             target_pos=root.root_pos,
             target_heading=rot.heading_angle(root.root_rot),
-            target_s=target / rate,
+            target_s=target.double() / rate,
         )
 
 

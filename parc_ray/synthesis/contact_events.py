@@ -39,9 +39,9 @@ class EventConfig:
     """Least share of the sole on the ground over a rest; a toe on a wall has a third."""
     hand_speed: float = 1.0
     """m/s, greatest speed of a bearing hand."""
-    hand_still: float = 0.38
+    hand_still: float = 0.2
     """m/s, its slowest moment is slower than this (an arm that swings against the run is not)."""
-    hand_min_s: float = 0.05
+    hand_min_s: float = 0.075
     """s, shortest rest of a hand."""
     hand_reach: float = 1.15
     """m, how far above the root a bearing hand may be (hanging by the hands)."""
