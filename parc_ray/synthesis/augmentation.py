@@ -16,7 +16,7 @@ from parc_ray.motion.frames import MotionFrames
 from parc_ray.motion.mirror import mirror_frames
 from parc_ray.synthesis.config import AugmentConfig
 from parc_ray.synthesis.kinopt import MotionReport, optimize_motions
-from parc_ray.synthesis.levels import level_change
+from parc_ray.synthesis.levels import largest_jerk, level_change
 from parc_ray.synthesis.lift import lift_targets, reach_targets
 from parc_ray.synthesis.variant_plan import VariantPlan, planned_terrain, planned_xy
 from parc_ray.terrain.heightfield import Heightfield
@@ -47,7 +47,8 @@ def make_variants(
         cfg: settings.
 
     Returns:
-        For each plan the variant (with ``level_change`` and ``kin_*`` metrics) and the report of
+        For each plan the variant (with ``level_change`` (m), ``largest_jerk`` (m/s^3) and ``kin_*``
+        metrics) and the report of
         its optimisation.
     """
     if not plans:
@@ -79,6 +80,7 @@ def make_variants(
         contacts = label_contacts(character, clip.frames, clip.terrain)
         clip = replace(clip, frames=replace(clip.frames, contacts=contacts))
         clip.metrics["level_change"] = level_change(clip, character)
+        clip.metrics["largest_jerk"] = largest_jerk(clip, character)
         out.append((clip, report))
     return out
 

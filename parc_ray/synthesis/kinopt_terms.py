@@ -45,12 +45,7 @@ def root_position(root_pos: Tensor, source: Tensor, mask: Tensor) -> Tensor:
 
 def rotation(quat: Tensor, source: Tensor, mask: Tensor) -> Tensor:
     """Squared angle of rotations (N, T, ..., 4) to the source, (N,)."""
-    return masked_sum(
-        rotation_gap(quat, source).square().flatten(2)
-        if quat.ndim > 3
-        else rotation_gap(quat, source).square(),
-        mask,
-    )
+    return masked_sum(rotation_gap(quat, source).square(), mask)
 
 
 def smoothness(
@@ -76,12 +71,12 @@ def jerk_excess(body_pos: Tensor, limit_m: float, mask: Tensor) -> Tensor:
         return body_pos.new_zeros(body_pos.shape[0])
     third = body_pos[:, 3:] - 3.0 * body_pos[:, 2:-1] + 3.0 * body_pos[:, 1:-2] - body_pos[:, :-3]
     size = (third.square().sum(-1) + 1e-14).sqrt()
-    return masked_sum((size - limit_m).clamp(min=0.0), window_mask(mask, 4))
+    return masked_sum(torch.relu(size - limit_m), window_mask(mask, 4))
 
 
 def joint_limit(dof: Tensor, limits: Tensor, mask: Tensor) -> Tensor:
     """Joint coordinates (N, T, D) beyond ``limits`` (D, 2), rad, (N,)."""
-    over = (dof - limits[:, 1]).clamp(min=0.0) + (limits[:, 0] - dof).clamp(min=0.0)
+    over = torch.relu(dof - limits[:, 1]) + torch.relu(limits[:, 0] - dof)
     return masked_sum(over, mask)
 
 

@@ -1,4 +1,4 @@
-"""Level changes: how much the ground under a motion's feet rises and falls."""
+"""Figures of clips: level changes under the feet and the largest jerk."""
 
 from __future__ import annotations
 
@@ -42,3 +42,13 @@ def seconds_with_level_change(
     """Seconds of the clips whose feet cross ``threshold_m`` or more, and of all clips."""
     crossing = sum(c.duration_s for c in clips if level_change(c, character) >= threshold_m - 1e-4)
     return crossing, sum(c.duration_s for c in clips)
+
+
+def largest_jerk(clip: MotionClip, character: Character) -> float:
+    """Largest third difference of a body position times fps^3, m/s^3; 0 below four frames."""
+    if clip.num_frames < 4:
+        return 0.0
+    f = clip.frames
+    pos, _ = fk_from_dof(character.skeleton, f.root_pos, f.root_rot, f.dof)
+    third = pos[3:] - 3.0 * pos[2:-1] + 3.0 * pos[1:-2] - pos[:-3]
+    return float(third.norm(dim=-1).max()) * clip.fps**3

@@ -32,6 +32,7 @@ _JOIN_SIGMA = 0.7
 _LIFT_RATE_M = 0.06
 _CONTACT = 0.5
 _STANDING_M_S = 0.5
+_ADAM_EPS = 0.02  # small gradients make small steps: what fits already stays
 _W_TARGET, _W_TURN, _W_STAY, _W_LIMIT = 100.0, 3.0, 0.05, 1.0
 
 
@@ -203,7 +204,7 @@ def reach_targets(
     want, limits = want[:, :, bodies], skeleton.dof_limits
     mask = torch.ones(goal.shape[:2], dtype=torch.bool)
     root, dof = base.root_pos.clone().requires_grad_(), base.dof.clone().requires_grad_()
-    adam = torch.optim.Adam([root, dof], lr=lr)
+    adam = torch.optim.Adam([root, dof], lr=lr, eps=_ADAM_EPS)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, iterations, lr / 10)
     for _ in range(iterations):
         adam.zero_grad()

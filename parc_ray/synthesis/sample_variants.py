@@ -12,8 +12,8 @@ from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.resample import unroll_loop
 from parc_ray.synthesis.augmentation import make_variants
 from parc_ray.synthesis.config import AugmentConfig, ClassRecipe, OptimizerConfig, check_field
-from parc_ray.synthesis.levels import level_change
-from parc_ray.synthesis.variant_plan import plan_variants
+from parc_ray.synthesis.levels import largest_jerk, level_change
+from parc_ray.synthesis.variant_plan import VariantPlan, plan_variants
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,6 +68,10 @@ class SampleConfig:
     """Variants per clip at least."""
     max_variants: int = 24
     """Variants per clip at most."""
+    max_jerk_m_s3: float = 6000.0
+    """Variants with a larger jerk, and above 1.5 times their parent's, are dropped, m/s^3."""
+    max_penetration: float = 3.0
+    """Variants with more penetration (TPL) after the optimisation are dropped, m points."""
     augment: AugmentConfig = field(default_factory=_sample_augment)
     """How one variant is made."""
 
@@ -121,7 +125,7 @@ def make_sample_variants(
         more = min(max(rounds, cfg.min_variants - count, 1), cfg.max_variants - count)
         plans = plan_variants(parents, cfg.augment, seed, count + more)
         fresh = [p for p in plans if int(p.variant_id[-3:]) >= count]
-        made = [clip for clip, _ in make_variants(parents, fresh, character, cfg.augment)]
+        made = _good_variants(parents, fresh, character, cfg)
         variants += made
         count += more
         total += sum(c.duration_s for c in made)
@@ -133,6 +137,25 @@ def make_sample_variants(
         "%d variants; %.0f %% of %.1f s cross a level change", len(variants), 100 * share, total
     )
     return [*whole, *variants]
+
+
+def _good_variants(
+    parents: Sequence[MotionClip],
+    plans: Sequence[VariantPlan],
+    character: Character,
+    cfg: SampleConfig,
+) -> list[MotionClip]:
+    """Make the variants and drop those that jerk or stay in the ground."""
+    usual = {c.clip_id: 1.5 * largest_jerk(c, character) for c in parents}
+    good = []
+    for clip, report in make_variants(parents, plans, character, cfg.augment):
+        jerk, tpl = clip.metrics["largest_jerk"], report.after["penetration"]
+        most = max(cfg.max_jerk_m_s3, usual[clip.provenance.parents[0]])
+        if jerk <= most and tpl <= cfg.max_penetration:
+            good.append(clip)
+        else:
+            _LOG.info("%s dropped: jerk %.0f m/s^3, TPL %.2f", clip.clip_id, jerk, tpl)
+    return good
 
 
 def _unrolled(clip: MotionClip, character: Character, cfg: SampleConfig) -> MotionClip:

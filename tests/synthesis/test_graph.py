@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_bresenham_ends_and_is_connected():
             assert line[0] == (0, 0)
             assert line[-1] == (dx, dy)
             assert len(line) == max(abs(dx), abs(dy)) + 1
-            for a, b in zip(line[:-1], line[1:], strict=True):
+            for a, b in itertools.pairwise(line):
                 assert max(abs(a[0] - b[0]), abs(a[1] - b[1])) == 1
 
 

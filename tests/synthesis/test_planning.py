@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_path_is_optimal_and_made_of_edges(seed):
     assert result.nodes is not None
     assert result.cost == pytest.approx(best)
     ids = (result.nodes[:, 0] * 9 + result.nodes[:, 1]).tolist()
-    steps = list(zip(ids[:-1], ids[1:], strict=True))
+    steps = list(itertools.pairwise(ids))
     assert sum(costs[s] for s in steps) == pytest.approx(best)
     assert ids[0] == 10
     assert ids[-1] == 9 * 9 + 7
