@@ -85,8 +85,9 @@ def random_endpoints(
     rims = [{min(k, n - 1) for k in (1, 2)} | {max(n - k, 0) for k in (3, 2)} for n in shape]
     near_i, near_j = (np.isin(np.arange(n), list(r)) for n, r in zip(shape, rims, strict=True))
     cells = np.argwhere(near_i[:, None] | near_j[None, :])
-    span = np.hypot(*(cells.max(0) - cells.min(0))) * terrain.cell_size
-    needed = min(min_distance_m, 0.8 * span)
+    outer = cells[((cells == cells.min(0)) | (cells == cells.max(0))).any(axis=1)]
+    longest = np.linalg.norm(outer[:, None] - outer[None], axis=-1).max() * terrain.cell_size
+    needed = min(min_distance_m, longest - 1e-6)
     chosen: list[np.ndarray] = []
     while len(chosen) < pairs:
         start, goal = cells[rng.integers(0, len(cells), (2, 4 * pairs))]
