@@ -243,6 +243,42 @@ class ParcConfig:
             rows += rows[-1:] * (count - len(rows))
         return replace(self, iterations=rows)
 
+    def generator_for(self, iteration: int, seed: int) -> DiffusionConfig:
+        """Generator settings of an iteration (from 1): its budget, its s, and a seed."""
+        row = self.row(iteration)
+        budget = {"steps": row.generator.steps, "max_seconds": row.generator.wall_s}
+        return replace(
+            self.generator,
+            train=replace(self.generator.train, **budget, seed=seed),
+            sampling=replace(self.generator.sampling, blend=row.s),
+        )
+
+    def tracker_for(self, iteration: int, seed: int) -> TrackerConfig:
+        """Tracker settings of an iteration (from 0): its budget and a seed."""
+        budget = self.row(iteration).tracker if iteration else self.d0.tracker
+        return replace(self.tracker, samples=budget.samples, wall_s=budget.wall_s, seed=seed)
+
+    def synthesis_for(self, iteration: int) -> SynthesisConfig:
+        """Synthesis settings of an iteration (from 1): its candidates and mirroring."""
+        row = self.row(iteration)
+        rollout = replace(self.synthesis.rollout, candidates=row.candidates)
+        return replace(self.synthesis, rollout=rollout, mirror=row.mirror)
+
+    def correction_for(self, iteration: int) -> CorrectionConfig:
+        """Correction settings of an iteration; in iteration 0 the strategy is ``d0.correction``.
+
+        Raises:
+            InputError: iteration 0 of a run whose ``d0.correction`` is none.
+        """
+        if iteration:
+            return self.correction
+        if self.d0.correction == "none":
+            raise InputError(
+                "d0.correction: 'none' leaves nothing to record in iteration 0; allowed are "
+                "tracker, mpc and tracker_then_mpc; change it"
+            )
+        return replace(self.correction, strategy=self.d0.correction)
+
     def identity(self) -> dict[str, Any]:
         """Plain data of all that decides results (no name, storage or resources)."""
         plain = to_plain(self)

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parc_ray.arguments import override, parse_run
-from parc_ray.config import IterationConfig, ParcConfig, TrackerBudget, run_differences
+from parc_ray.config import (
+    GeneratorBudget,
+    IterationConfig,
+    ParcConfig,
+    TrackerBudget,
+    run_differences,
+)
 from parc_ray.config_io import (
     canonical_json,
     config_hash,
@@ -167,7 +173,7 @@ def test_every_leaf_of_a_recipe_is_an_option():
     config = get_recipe("smoke")
     words = []
     for key, value in flatten(config).items():
-        if key.startswith(("augment.recipes.", "tracker.blocks")) or value in ([], {}):
+        if value in ([], {}):
             continue
         values = value if isinstance(value, list) else [value]
         words += [f"--{key}", *(str(v) for v in _flat(values))]
@@ -252,3 +258,36 @@ def test_paper_spells_out_its_four_iterations():
 def test_configs_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         get_recipe("smoke").seed = 3  # type: ignore[misc]
+
+
+def test_settings_of_an_iteration_are_put_where_the_owners_read_them():
+    config = get_recipe("smoke")
+    row = replace(
+        config.iterations[1],
+        s=0.25,
+        candidates=3,
+        mirror=True,
+        generator=GeneratorBudget(steps=11, wall_s=2.0),
+        tracker=TrackerBudget(samples=12, wall_s=3.0),
+    )
+    config = replace(
+        config,
+        iterations=(config.iterations[0], row),
+        d0=replace(config.d0, tracker=TrackerBudget(samples=13)),
+    )
+    generator = config.generator_for(2, seed=5)
+    assert (generator.train.steps, generator.train.max_seconds) == (11, 2.0)
+    assert (generator.train.seed, generator.sampling.blend) == (5, 0.25)
+    tracker = config.tracker_for(2, seed=6)
+    assert (tracker.samples, tracker.wall_s, tracker.seed) == (12, 3.0, 6)
+    assert config.tracker_for(0, seed=6).samples == 13
+    synthesis = config.synthesis_for(2)
+    assert (synthesis.rollout.candidates, synthesis.mirror) == (3, True)
+
+
+def test_strategy_of_iteration_0_is_that_of_d0():
+    config = get_recipe("smoke")
+    assert config.correction_for(0).strategy == "mpc"
+    assert config.correction_for(1) == config.correction
+    with pytest.raises(InputError, match=r"d0\.correction"):
+        replace(config, d0=replace(config.d0, correction="none")).correction_for(0)

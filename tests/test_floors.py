@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,11 +58,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def modules() -> dict[str, Path]:
     paths = [p for package in OWN for p in sorted((ROOT / package).rglob("*.py"))]
     return {module_name(p): p for p in [*paths, ROOT / "run_parc.py"]}
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Absolute names of all modules a file imports, also inside functions."""
     found: set[str] = set()
