@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from parc_ray.character.character import Character
-from parc_ray.synthesis.contact_terms import BodyPoints, Ground, cell_tops, nearest_cells
+from parc_ray.synthesis.contact_terms import BodyPoints, Ground, Kind, cell_tops, nearest_cells
 
 CONTACT_THRESHOLD = 0.9
 _SOLE_FACTOR = 1.25
@@ -94,7 +94,8 @@ def project_to_surface(points: Tensor, row: Tensor, ground: Ground) -> Tensor:
     out = torch.zeros_like(points)
     ij = torch.round((points[:, :2] - t.origin[row]) / t.cell_size).long()
     buried = points[:, 2] < cell_tops(ij, row, t)
-    for kind, mask in (("out", ~buried), ("depth", buried)):
+    sides: tuple[tuple[Kind, Tensor], ...] = (("out", ~buried), ("depth", buried))
+    for kind, mask in sides:
         p, r = points[mask], row[mask]
         cells = nearest_cells(p, r, ground, kind)
         low = t.origin[r] + (cells.to(p.dtype) - 0.5) * t.cell_size

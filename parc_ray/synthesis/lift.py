@@ -98,7 +98,7 @@ def root_lift(stances: np.ndarray, active: np.ndarray, sigma: float) -> np.ndarr
     Returns:
         (T,) metres.
     """
-    any_ = active.any(1)
+    any_ = np.asarray(active.any(axis=1))
     if not any_.any():
         return gaussian_filter1d(stances.mean(1), sigma, mode="nearest")
     low = np.where(active, stances, np.inf).min(1)
@@ -155,7 +155,10 @@ def lift_targets(
         lifts.append(lift)
         stances.append(stance)
     is_foot = np.isin(held.bodies.numpy(), character.feet)
-    level, touch = np.stack(stances, 1), active & (is_foot | ~(active & is_foot).any(1)[:, None])
+    level, touch = (
+        np.stack(stances, 1),
+        active & (is_foot | ~(active & is_foot).any(axis=1, keepdims=True)),
+    )
     root = moved.root_pos.clone()
     root[:, 2] += torch.from_numpy(root_lift(level, touch, sigma)).to(root)
     target = pos[:, held.bodies].clone()

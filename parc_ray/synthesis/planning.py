@@ -83,7 +83,8 @@ def shortest_path(
         The cells from start to goal and the cost; an empty list and inf if there is no way.
     """
     graph = csr_matrix((cost, (edges.src, edges.dst)), shape=(num_nodes, num_nodes))
-    dist, before = dijkstra(graph, indices=start, return_predecessors=True)
+    found = dijkstra(graph, indices=np.array([start]), return_predecessors=True)
+    dist, before = found[0][0], found[1][0]
     if not np.isfinite(dist[goal]):
         return [], float("inf")
     path = [goal]
