@@ -1,15 +1,16 @@
-"""The stages there are: every module of this package that defines ``STAGE``.
+"""The stages there are: every module of this package that defines ``STAGE`` at its top level.
 
-A stage is added by adding one file, ``parc_ray/stages/<name>.py`` with dashes as underscores; its
-name on the command line and on disk follows from the file's.
+A stage is added by adding one file, ``parc_ray/stages/<name>.py`` with dashes as underscores and a
+line ``STAGE = StageSpec(...)``; its name on the command line and on disk follows from the file's.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import parc_ray.stages
@@ -17,7 +18,7 @@ from parc_ray.config_io import unknown_name
 from parc_ray.errors import InputError
 from parc_ray.stages.base import StageBody
 
-_NOT_STAGES = {"base", "pool", "registry"}
+_DEFINITION = re.compile(r"^STAGE\b.*=", re.MULTILINE)
 _overrides: dict[str, StageSpec] = {}
 
 
@@ -35,12 +36,8 @@ class StageSpec:
 
 def stage_names() -> list[str]:
     """Names of all stages, without importing them, sorted."""
-    modules = pkgutil.iter_modules(parc_ray.stages.__path__)
-    found = {
-        m.name.replace("_", "-")
-        for m in modules
-        if m.name not in _NOT_STAGES and not m.name.startswith("_")
-    }
+    files = (path for folder in parc_ray.stages.__path__ for path in Path(folder).glob("*.py"))
+    found = {p.stem.replace("_", "-") for p in files if _DEFINITION.search(p.read_text())}
     return sorted(found | _overrides.keys())
 
 
