@@ -31,6 +31,7 @@ from algorithms.ppo.learner import TensorPPOLearner
 from algorithms.ppo.module import ActorCritic
 from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.policy import MlpPolicy
+from algorithms.ppo.runner import TensorEnvRunner
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +52,29 @@ class TensorPPO(PPO):
         self.knobs: TrackerConfig = self.config.learner_config_dict["tracker"]  # pyright: ignore
         self.samples = 0
         if self.knobs.placement == "local":
-            self.env_runner.module = self._local_learner.actor_critic
+            self._local_runner.module = self._local_learner.actor_critic
+
+    @property
+    def _local_runner(self) -> TensorEnvRunner:
+        runner = self.env_runner
+        if not isinstance(runner, TensorEnvRunner):
+            raise RuntimeError("this placement has no runner in this process")
+        return runner
+
+    @property
+    def _runners(self) -> Any:
+        """RLlib's manager of the runner actors."""
+        group: Any = self.env_runner_group
+        return group._worker_manager
+
+    @property
+    def _learners(self) -> Any:
+        """RLlib's learner group."""
+        return self.learner_group
 
     @property
     def _local_learner(self) -> TensorPPOLearner:
-        learner = self.learner_group._learner
+        learner = self._learners._learner
         if not isinstance(learner, TensorPPOLearner):
             raise RuntimeError("the learner of this placement lives in another process")
         return learner
@@ -79,9 +98,8 @@ class TensorPPO(PPO):
         }
         for key, value in metrics.items():
             self.metrics.log_value(("tracker", key), value, window=1)
-        kwargs = {"reduce": "lifetime_sum"}
         key = (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)
-        self.metrics.log_value(key, steps, **kwargs)
+        self.metrics.log_value(key, steps, reduce="lifetime_sum")
         for name in ("episode_return", "episode_length"):
             if name in metrics:
                 target = (ENV_RUNNER_RESULTS, f"{name}_mean".replace("length", "len"))
@@ -89,7 +107,7 @@ class TensorPPO(PPO):
         self.metrics.log_value((LEARNER_RESULTS, "lr"), metrics["lr"], window=1)
 
     def _step_local(self) -> tuple[list[Metrics], list[Metrics], int]:
-        rollout, sampled = self.env_runner.sample()
+        rollout, sampled = self._local_runner.sample()
         return [sampled], [self._local_learner.update(rollout)], rollout.num_steps
 
     def _step_colocated(self) -> tuple[list[Metrics], list[Metrics], int]:
@@ -104,7 +122,7 @@ class TensorPPO(PPO):
             learned = [self._local_learner.update(refs=[p[0] for p in parts])]
         else:
             kwargs = [{"refs": [p[i] for p in parts]} for i in range(learners)]
-            manager = self.learner_group._worker_manager
+            manager = self._learners._worker_manager
             learned = [r.get() for r in manager.foreach_actor("update", kwargs=kwargs)]
         steps = self.knobs.num_envs * self.knobs.horizon * len(sampled)
         return sampled, learned, steps
@@ -116,7 +134,7 @@ class TensorPPO(PPO):
         runner), so they outlive the runner that made them.
         """
         state = ray.put(self._on_learners(_inference_state, first_only=True)[0])
-        manager = self.env_runner_group._worker_manager
+        manager = self._runners
         asked = {}
         for index in manager.healthy_actor_ids():
             method = manager.actors()[index].rollout.options(num_returns=learners + 1)
@@ -138,10 +156,10 @@ class TensorPPO(PPO):
         return sampled, parts
 
     def _on_learners(self, func: Any, first_only: bool = False) -> list[Any]:
-        if self.learner_group.is_local:
+        if self._learners.is_local:
             return [func(self._local_learner)]
         ids = [0] if first_only else None
-        results = self.learner_group.foreach_learner(func, remote_actor_ids=ids)
+        results = self._learners.foreach_learner(func, remote_actor_ids=ids)
         return [result.get() for result in results]
 
     def training_state(self) -> dict[str, Any]:
@@ -154,9 +172,9 @@ class TensorPPO(PPO):
             "runners": {},
         }
         if self.knobs.placement == "local":
-            state["runners"] = {0: self.env_runner.get_state(components="sampler")}
+            state["runners"] = {0: self._local_runner.get_state(components="sampler")}
         elif self.knobs.placement == "split":
-            manager = self.env_runner_group._worker_manager
+            manager = self._runners
             results = manager.foreach_actor(lambda r: r.get_state(components="sampler"))
             state["runners"] = {r.actor_id: r.get() for r in results.ignore_errors()}
         return state
@@ -165,12 +183,10 @@ class TensorPPO(PPO):
         """Continue from :meth:`training_state`; runners without a stored state start anew."""
         self._on_learners(_LoadLearner(state["learners"]))
         if self.knobs.placement == "local":
-            self.env_runner.set_state(state["runners"].get(0, {}))
+            self._local_runner.set_state(state["runners"].get(0, {}))
         elif self.knobs.placement == "split":
             for index, own in state["runners"].items():
-                self.env_runner_group.foreach_env_runner(
-                    _LoadRunner(own), remote_worker_ids=[index], local_env_runner=False
-                )
+                self._runners.foreach_actor(_LoadRunner(own), remote_actor_ids=[index])
         self.samples = int(state["samples"])
         self._iteration = int(state["iteration"])
 

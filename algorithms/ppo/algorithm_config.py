@@ -81,7 +81,7 @@ class TensorPPOConfig(PPOConfig):
             num_env_runners=tracker.num_runners if split else 0,
             num_envs_per_env_runner=tracker.num_envs,
             rollout_fragment_length=tracker.horizon,
-            num_cpus_per_env_runner=tracker.cpus_per_actor,
+            num_cpus_per_env_runner=tracker.cpus_per_actor,  # pyright: ignore[reportArgumentType]
             num_gpus_per_env_runner=tracker.gpus_per_runner,
             sample_timeout_s=tracker.sample_timeout_s,
             create_env_on_local_worker=False,
@@ -121,10 +121,6 @@ class TensorPPOConfig(PPOConfig):
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return {}
-
-    def validate(self) -> None:
-        """Skip RLlib's batch-size arithmetic: sizes come from the tracker's knobs."""
-        super().validate()
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
         """Nothing to compare: the batch size is derived from the fragments."""

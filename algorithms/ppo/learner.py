@@ -39,7 +39,7 @@ class TensorPPOLearner(PPOTorchLearner):
             self.actor_critic,
             self.get_optimizer(DEFAULT_MODULE_ID),
             self.knobs,
-            world=max(1, self.config.num_learners),
+            world=max(1, self.knobs.num_learners),
             rank=self._learner_index,
         )
 

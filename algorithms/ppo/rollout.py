@@ -113,16 +113,15 @@ class Sampler:
         self.env, self.horizon, self.device = env, horizon, device
         n, o, a = env.num_envs, env.obs_dim, env.action_dim
         self.rng = torch.Generator(device=device).manual_seed(seed)
-        make = {"device": device}
-        self._obs = torch.empty(horizon + 1, n, o, **make)
-        self._action = torch.empty(horizon, n, a, **make)
-        self._mean = torch.empty(horizon, n, a, **make)
-        self._noise = torch.empty(horizon, n, a, **make)
-        self._reward = torch.empty(horizon, n, **make)
-        self._terminated = torch.empty(horizon, n, dtype=torch.bool, **make)
-        self._truncated = torch.empty(horizon, n, dtype=torch.bool, **make)
-        self.length = torch.zeros(n, **make)
-        self.total = torch.zeros(n, **make)
+        self._obs = torch.empty(horizon + 1, n, o, device=device)
+        self._action = torch.empty(horizon, n, a, device=device)
+        self._mean = torch.empty(horizon, n, a, device=device)
+        self._noise = torch.empty(horizon, n, a, device=device)
+        self._reward = torch.empty(horizon, n, device=device)
+        self._terminated = torch.empty(horizon, n, dtype=torch.bool, device=device)
+        self._truncated = torch.empty(horizon, n, dtype=torch.bool, device=device)
+        self.length = torch.zeros(n, device=device)
+        self.total = torch.zeros(n, device=device)
         self.started = False
 
     @torch.no_grad()

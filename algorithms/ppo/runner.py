@@ -71,7 +71,7 @@ class TensorEnvRunner(EnvRunner, Checkpointable):
         if self.worker_index == 0 or self.knobs.placement == "colocated":
             gpus = self.knobs.gpus_per_learner
         has_env = self.worker_index > 0 or self.knobs.placement == "local"
-        self.device = torch.device(get_device(self.config, gpus if has_env else 0))
+        self.device = torch.device(get_device(self.config, gpus if has_env else 0))  # pyright: ignore
         self.sampler: Sampler | None = None
         self.module: ActorCritic | None = None
         if has_env:
@@ -99,13 +99,13 @@ class TensorEnvRunner(EnvRunner, Checkpointable):
         if self.sampler is None and self.worker_index > 0:
             raise RuntimeError("runner without an environment")
 
-    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+    def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """Spaces under the keys that RLlib expects."""
         if self.env is not None:
             spaces = (box_space(self.env.obs_dim), box_space(self.env.action_dim))
         else:
             spaces = (self.config.observation_space, self.config.action_space)
-        keys = (INPUT_ENV_SPACES, INPUT_ENV_SINGLE_SPACES, DEFAULT_MODULE_ID)
+        keys: tuple[str, ...] = (INPUT_ENV_SPACES, INPUT_ENV_SINGLE_SPACES, DEFAULT_MODULE_ID)
         return dict.fromkeys(keys, spaces)
 
     def sample(self, **kwargs: Any) -> tuple[Rollout, dict[str, float]]:

@@ -119,7 +119,7 @@ def train_tracker(
         effective, env_name, env_config, *dims, dump_dir=str(folder.root)
     )
     threads = torch.get_num_threads()
-    algorithm = ppo.build_algo(use_copy=False)
+    algorithm = TensorPPO(config=ppo)
     try:
         run = _Run(algorithm, effective, folder, fingerprint, on_iteration, evaluate)
         if state is not None:
