@@ -36,10 +36,12 @@ class MetricsLog:
         self.tag, self.callback = tag, callback
         kept = [row for row in read_rows(self.path) if row["step"] <= step]
         self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self.last: dict[str, float] = kept[-1] if kept else {}
         self.writer = SummaryWriter(str(directory / "tb"), purge_step=step + 1)
 
     def write(self, row: dict[str, float]) -> None:
         """Append a row; it has a ``step``."""
+        self.last = row
         with self.path.open("a") as f:
             f.write(json.dumps(row) + "\n")
         for name, value in row.items():

@@ -79,33 +79,48 @@ def run_loop(
         TrainingDivergedError: if the loss or its gradient stop being finite.
     """
     cfg = trainer.config.train
-    sums: dict[str, torch.Tensor] = {}
-    row: dict[str, float] = {"step": float(trainer.step)}
-    count, reported = 0, -1
+    means = _Means()
+    row = dict(metrics.last) if metrics is not None else {}
+    reported = trainer.step if trainer.step > 0 else -1
     while not trainer.finished():
         try:
-            values = trainer.train_step()
+            means.add(trainer.train_step())
         except FloatingPointError:
             dump = trainer.dump_bad_step(dump_dir)
             raise TrainingDivergedError(
                 f"generator training: the loss is not finite at step {trainer.step}; the last "
                 f"checkpoint is kept and the batch is in {dump}; lower train.learning_rate."
             ) from None
-        for name, value in values.items():
-            sums[name] = sums[name] + value if name in sums else value
-        count += 1
-        if trainer.step % cfg.log_every == 0 or trainer.step == cfg.steps:
-            row = {"step": float(trainer.step), "seconds": trainer.seconds()}
-            row |= {name: float(value) / count for name, value in sums.items()}
-            sums, count = {}, 0
+        report = trainer.step % cfg.report_every == 0 or trainer.finished()
+        if report or trainer.step % cfg.log_every == 0:
+            row = {"step": float(trainer.step), "seconds": trainer.seconds(), **means.take()}
             if metrics is not None:
+                row |= trainer.probe() if report else {}
                 metrics.write(row)
-        if trainer.step % cfg.report_every == 0:
+        if report:
             on_report(trainer, row)
             reported = trainer.step
     if reported != trainer.step:
         on_report(trainer, row)
     return row
+
+
+class _Means:
+    """Means of scalars over the steps since the last row."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        self.count = 0
+
+    def add(self, values: dict[str, torch.Tensor]) -> None:
+        for name, value in values.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.count += 1
+
+    def take(self) -> dict[str, float]:
+        means = {name: float(value) / self.count for name, value in self.sums.items()}
+        self.sums, self.count = {}, 0
+        return means
 
 
 def train_local(

@@ -25,7 +25,9 @@ from algorithms.diffusion.compatibility import check_same_run, check_warm_start
 from algorithms.diffusion.config import DiffusionConfig, TrainConfig
 from algorithms.diffusion.denoiser import Denoiser
 from algorithms.diffusion.ema import make_ema, update_ema
+from algorithms.diffusion.generator import DiffusionGenerator
 from algorithms.diffusion.objective import Objective
+from algorithms.diffusion.probe import probe
 from parc_ray.character.character import Character
 from parc_ray.errors import InputError
 from parc_ray.motion.features import FeatureLayout, FeatureStats
@@ -181,7 +183,7 @@ class Trainer:
         if not done and cfg.max_seconds is not None:
             over = torch.tensor(float(self.seconds() >= cfg.max_seconds), device=self.device)
             if self.world > 1:
-                dist.broadcast(over, 0)
+                dist.all_reduce(over, op=dist.ReduceOp.MAX)
             done = bool(over)
         return done
 
@@ -250,6 +252,11 @@ class Trainer:
             step=self.step,
             optimizer=self.optimizer.state_dict() if self.config.train.keep_optimizer else None,
         )
+
+    def probe(self) -> dict[str, float]:
+        """How samples of the averaged weights compare with the data (see ``probe.probe``)."""
+        generator = DiffusionGenerator(self.generator_file(), self.character)
+        return probe(generator, self.batches.source)
 
     def dump_bad_step(self, directory: Path) -> Path:
         """Write the batch and the terms of a step that was not finite."""

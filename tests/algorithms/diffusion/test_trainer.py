@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from algorithms.diffusion.checkpoint import load_generator, read_tensors
+from algorithms.diffusion.generator import DiffusionGenerator
 from algorithms.diffusion.profiles import tiny
 from algorithms.diffusion.train import (
     CHECKPOINT,
@@ -14,8 +16,13 @@ from algorithms.diffusion.train import (
     train_local,
 )
 from algorithms.diffusion.trainer import Trainer, learning_rate, private_randomness
+from parc_ray.character.character import load_character
+from parc_ray.data.bank import ClipBank
 from parc_ray.errors import InputError
+from parc_ray.motion.clip import MotionClip
+from parc_ray.motion.features import FeatureLayout
 from tests.algorithms.diffusion.conftest import with_train
+from tests.algorithms.diffusion.fakes import make_bank
 
 
 def weights(path):
@@ -83,6 +90,7 @@ def test_loss_falls_on_a_small_bank(tmp_path, humanoid, bank):
     train_local(bank, humanoid, config, tmp_path, callback=rows.append)
     assert rows[-1]["loss"] < 0.5 * rows[0]["loss"]
     assert {"root_pos", "penetration", "target", "grad_norm", "seconds"} <= rows[0].keys()
+    assert rows[-1]["sample_energy_ratio"] > 0
     assert list((tmp_path / "tb").iterdir())
 
 
@@ -176,3 +184,26 @@ def test_given_past_frames_are_not_scored_in_our_profiles(humanoid, bank, config
         wrong_future, _ = trainer.loss(batch)
     assert float(wrong_past) == pytest.approx(float(truth), abs=1e-5)
     assert float(wrong_future) > float(truth) + 1.0
+
+
+def test_trains_from_a_bank_of_clips(tmp_path, humanoid, bank, config):
+    """The real bank fits: interpolated windows, terrains and targets of stored clips."""
+    clips = [
+        MotionClip(clip_id=f"clip{i}", frames=bank.clips[i], fps=30.0, terrain=bank.terrains.get(i))
+        for i in range(2)
+    ]
+    result = train_local(lambda: ClipBank(clips, humanoid.skeleton), humanoid, config, tmp_path)
+    assert result.metrics["steps"] == 4
+
+
+def test_another_character_trains_too(tmp_path, config):
+    """Nothing here knows the humanoid's sizes: a character with other bodies and dofs."""
+    other = load_character(Path(__file__).parents[2] / "assets" / "waddler.xml")
+    assert other.skeleton.num_dofs != load_character("humanoid").skeleton.num_dofs
+    conditioning = dataclasses.replace(config.conditioning, mirror_chance=0.0)
+    config = dataclasses.replace(config, conditioning=conditioning)
+    result = train_local(make_bank(other), other, config, tmp_path)
+    generator = DiffusionGenerator.load(result.path, other)
+    assert generator.layout.size == FeatureLayout(other.skeleton).size
+    with pytest.raises(InputError, match="character"):
+        DiffusionGenerator.load(result.path, load_character("humanoid"))
