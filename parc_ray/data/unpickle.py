@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import _rebuild_tensor_v2
 
 from parc_ray.errors import InputError
 
@@ -81,7 +82,8 @@ class _Array(np.ndarray):
 
     def __setstate__(self, state: tuple[Any, ...], /) -> None:
         _, shape, dtype, fortran, raw = state
-        super().__setstate__((1, shape, _plain_dtype(dtype), bool(fortran), bytes(raw)))
+        plain: Any = (1, shape, _plain_dtype(dtype), bool(fortran), bytes(raw))
+        super().__setstate__(plain)
 
 
 _NDARRAY = object()
@@ -121,7 +123,7 @@ def _rebuild_tensor(
     hooks: Any = None,
     *_: Any,
 ) -> torch.Tensor:
-    return torch._utils._rebuild_tensor_v2(
+    return _rebuild_tensor_v2(
         storage, offset, tuple(size), tuple(stride), bool(grad), OrderedDict()
     )
 

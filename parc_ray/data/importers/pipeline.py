@@ -74,8 +74,7 @@ def detect(path: Path) -> ModuleType:
     Raises:
         InputError: missing file, LFS pointer, hostile or damaged pickle, or an unknown format.
     """
-    with _opened(path) as file:
-        head = file.read(_HEAD_BYTES)
+    head = _head(path)
     check_not_pointer(head, str(path))
     for importer in IMPORTERS:
         if importer.sniff(head, path):
@@ -267,14 +266,14 @@ def _motion_files(directory: Path) -> list[Path]:
 
 
 def _is_known(file: Path) -> bool:
-    with _opened(file) as stream:
-        head = stream.read(_HEAD_BYTES)
+    head = _head(file)
     return any(importer.sniff(head, file) for importer in IMPORTERS)
 
 
-def _opened(path: Path):  # noqa: ANN202
+def _head(path: Path) -> bytes:
     try:
-        return path.open("rb")
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); a motion file is needed; check the path"
