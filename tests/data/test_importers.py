@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from parc_ray.character import rotations as rot
+from parc_ray.character.character import load_character
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.data.importers import ImportOptions, detect, import_path, load_raw
 from parc_ray.data.importers.naming import class_of, take_of
@@ -214,6 +216,28 @@ def test_unrolling_loops(tmp_path, humanoid):
     assert bool(long.terrain.contains(long.frames.root_pos[:, :2]).all())
 
 
+def test_another_character(tmp_path):
+    """Other bodies, dofs and feet: pickles load by the character's own layout."""
+    waddler = load_character(Path(__file__).parents[1] / "assets" / "waddler.xml")
+    skeleton = waddler.skeleton
+
+    def stand(data):
+        block = np.zeros_like(np.array(data["frames"]))
+        block[:, 2] = waddler.stand_height + 0.5
+        data.update(frames=block)
+
+    files.mimickit(tmp_path / "stand.pkl", waddler, change=stand)
+    files.parc_ms(tmp_path / "ms.pkl", waddler)
+    grounded, given = sorted(import_path(tmp_path, waddler), key=lambda c: c.clip_id)[::-1]
+    assert grounded.frames.dof.shape == (40, skeleton.num_dofs)
+    assert float(grounded.frames.root_pos[0, 2]) == pytest.approx(waddler.stand_height, abs=1e-3)
+    assert grounded.frames.contacts[:, list(waddler.feet)].min() == 1
+    assert given.frames.contacts.shape == (40, skeleton.num_bodies)
+    files.deepmimic(tmp_path / "d.txt", files.deepmimic_rows())
+    with pytest.raises(InputError, match="has no bodies torso"):
+        import_path(tmp_path / "d.txt", waddler)
+
+
 # ---- directories and names -----------------------------------------------------------------
 
 
@@ -315,7 +339,10 @@ MIMICKIT_BAD = {
     "no fps": (lambda d: d.pop("fps"), "field 'fps' is missing"),
     "fps": (_set("fps", 0), "fps: 0 is no frame rate"),
     "loop": (_set("loop_mode", 7), "loop_mode: 7"),
-    "short": (lambda d: d.update(frames=d["frames"][:15]), "15 frames; at least 16"),
+    "short": (
+        lambda d: d.update(frames=d["frames"][:15]),
+        "too short: 15 frames at 30 fps; at least 16",
+    ),
 }
 
 

@@ -13,8 +13,10 @@ from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 
 
-@pytest.fixture(params=["local", "subtree"])
+@pytest.fixture(params=["local", "subtree", "memory"])
 def storage(request, tmp_path):
+    if request.param == "memory":
+        return Storage(filesystem=fs._MockFileSystem(), root="bucket/run")
     if request.param == "local":
         return Storage.from_uri(tmp_path / "run")
     (tmp_path / "base").mkdir()
@@ -40,12 +42,21 @@ def test_round_trip_listing_and_hash(storage):
     assert not storage.exists("a/x")
 
 
-def test_replace_delete_and_pickle(storage):
-    storage.write_bytes_atomic("f", b"old")
+def test_storage_travels_to_workers(tmp_path):
+    storage = Storage.from_uri(tmp_path)
     storage.write_bytes_atomic("f", b"new")
     assert pickle.loads(pickle.dumps(storage)).read_bytes("f") == b"new"
+
+
+def test_replace_and_delete(storage):
+    storage.write_bytes_atomic("f", b"old")
+    storage.write_bytes_atomic("f", b"new")
+    assert storage.read_bytes("f") == b"new"
     storage.delete("f")
     storage.delete("f")
+    storage.write_bytes_atomic("d/f", b"x")
+    storage.delete("d")
+    assert storage.list(recursive=True) == []
     assert not storage.exists("f")
 
 

@@ -16,11 +16,9 @@ from types import ModuleType
 import torch
 
 from parc_ray.character.character import Character
-from parc_ray.data.importers import deepmimic, mimickit, parc_ms
+from parc_ray.data.importers import dataset, deepmimic, mimickit, parc_ms
 from parc_ray.data.importers.naming import class_of, take_of
 from parc_ray.data.importers.raw import RawMotion
-from parc_ray.data.manifest import FILE_NAME, open_dataset
-from parc_ray.data.store import read_clips
 from parc_ray.data.unpickle import check_not_pointer, safe_load
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import LoopMode, MotionClip, Provenance, validate_clip
@@ -124,8 +122,8 @@ def import_path(
     path, options = Path(path), options or ImportOptions()
     if not path.exists():
         raise InputError(f"{path}: does not exist; a motion file or directory is needed; check it")
-    if _is_dataset(path):
-        return _import_dataset(path, character, options)
+    if dataset.is_dataset(path):
+        return dataset.load_clips(path, character, options.min_frames)
     files = [path] if path.is_file() else _motion_files(path)
     base = path.parent if path.is_file() else path
     clips: list[MotionClip] = []
@@ -204,7 +202,13 @@ def finish_clip(
     clip = replace(resample(skeleton, clip, options.fps), fps=float(options.fps))
     if options.unroll_s > 0.0 and clip.loop == "wrap":
         clip = unroll_loop(skeleton, clip, options.unroll_s)
-    validate_clip(clip, character, options.min_frames)
+    if clip.num_frames < options.min_frames:
+        raise InputError(
+            f"clip {clip_id!r}: too short: {clip.num_frames} frames at {clip.fps:g} fps; at least "
+            f"{options.min_frames} are needed here; use a longer motion (shorter ones load for "
+            "evaluation only)"
+        )
+    validate_clip(clip, character)
     if raw.terrain is None:
         clip = _ground(clip, character, options, infer)
     elif abs(clip.terrain.cell_size - options.cell_size) > 1e-6:
@@ -235,19 +239,6 @@ def _ground(
     )
     terrain = estimate.terrain.translated(down)
     return replace(clip, frames=frames, terrain=terrain, provenance=provenance)
-
-
-def _import_dataset(path: Path, character: Character, options: ImportOptions) -> list[MotionClip]:
-    root, manifest = open_dataset(path)
-    manifest.check_character(character.digest, str(path))
-    clips = read_clips(root, manifest)
-    for clip in clips:
-        validate_clip(clip, character, options.min_frames)
-    return clips
-
-
-def _is_dataset(path: Path) -> bool:
-    return (path / FILE_NAME).is_file() or path.name == FILE_NAME
 
 
 def _motion_files(directory: Path) -> list[Path]:
