@@ -194,12 +194,12 @@ class VectorTrackingEnv:
         self.episode_return[ids] = 0.0
         self.previous[ids] = 0.0
         frame = self._frame()[ids]
-        state = self.task.start_state(starts.clip, frame, self.noise, self.rng)
-        self.backend.set_state(ids, starts.clip, state)
         refs = self._references(ids)
+        seen = self.task.start(refs, starts.clip, frame, self.noise, self.rng)
+        self.backend.set_state(ids, starts.clip, seen.state)
         for name, value in vars(refs).items():
             getattr(self._refs, name)[ids] = value
-        obs[ids] = self.task.builder(self.task.observe(state, refs, starts.clip, frame))
+        obs[ids] = self.task.builder(seen)
 
     def _step_log(self, terms: dict[str, Tensor], reward: Tensor) -> dict[str, float]:
         values = torch.stack([*terms.values(), reward]).mean(-1).tolist()

@@ -25,7 +25,7 @@ from parc_ray.character.rotations import slerp
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.resample import unroll_loop
-from parc_ray.terrain.heightfield import Heightfield, cell_index
+from parc_ray.terrain.heightfield import Heightfield
 
 if TYPE_CHECKING:
     from parc_ray.character.character import Character
@@ -64,8 +64,10 @@ class Reference:
         return Reference(**{f.name: getattr(self, f.name)[ids] for f in fields(self)})
 
 
-def clip_reference(character: Character, clip: MotionClip, control_hz: float) -> Reference:
-    """All frames of a clip with velocities by forward differences and bodies by FK, (T, ...)."""
+def clip_reference(
+    character: Character, clip: MotionClip, control_hz: float
+) -> tuple[Reference, Tensor]:
+    """All frames (T, ...) of a clip, velocities by forward differences, and body rotations."""
     if abs(clip.fps - control_hz) > 1e-6:
         raise InputError(
             f"{clip.clip_id}.fps: {clip.fps} differs from the control rate {control_hz}; "
@@ -78,8 +80,8 @@ def clip_reference(character: Character, clip: MotionClip, control_hz: float) ->
     lin, ang, dof_vel = finite_velocities(
         skeleton, frames.root_pos, frames.root_rot, frames.dof, clip.fps
     )
-    body_pos, _ = forward_kinematics(skeleton, frames.root_pos, frames.root_rot, joint_rot)
-    return Reference(
+    body_pos, body_rot = forward_kinematics(skeleton, frames.root_pos, frames.root_rot, joint_rot)
+    reference = Reference(
         root_pos=frames.root_pos,
         root_rot=frames.root_rot,
         joint_rot=joint_rot,
@@ -90,6 +92,7 @@ def clip_reference(character: Character, clip: MotionClip, control_hz: float) ->
         dof_vel=dof_vel,
         body_pos=body_pos,
     )
+    return reference, body_rot
 
 
 class TerrainBank:
@@ -110,14 +113,39 @@ class TerrainBank:
 
     def height_at(self, terrain_ids: Tensor, xy: Tensor) -> Tensor:
         """Ground height (N, ...) under points xy (N, ..., 2) of terrains (N,); edges extend."""
-        shape = (-1, *([1] * (xy.ndim - 2)))
-        cells = (xy - self.origin[terrain_ids].view(*shape, 2)) / (
-            self.cell_size[terrain_ids].view(*shape, 1)
-        )
-        size = self.size[terrain_ids].view(*shape, 2)
-        ij = cell_index(cells, torch.zeros((), dtype=cells.dtype), size, 1.0)
-        flat = ij[..., 0] * size[..., 1] + ij[..., 1] + self.start[terrain_ids].view(shape)
-        return self.heights[flat]
+        shape = (-1, *([1] * (xy.ndim - 1)))
+        origin = self.origin[terrain_ids].view(*shape[:-1], 2)
+        cells = (xy - origin) / self.cell_size[terrain_ids].view(shape)
+        flat = cells.reshape(len(terrain_ids), -1, 2)
+        return self._lookup(terrain_ids, flat[..., 0], flat[..., 1]).view(xy.shape[:-1])
+
+    def local_heights(
+        self, terrain_ids: Tensor, xy: Tensor, heading: Tensor, points: Tensor
+    ) -> Tensor:
+        """Ground heights (N, P) under heading-frame points.
+
+        Args:
+            terrain_ids: (N,) long.
+            xy: (N, 2) where the frames stand.
+            heading: (N,) rad, how they are turned.
+            points: (P, 2) metres in the frames.
+        """
+        c, s = torch.cos(heading), torch.sin(heading)
+        place = xy - self.origin[terrain_ids]
+        rows = torch.stack((c, -s, place[:, 0], s, c, place[:, 1]), dim=-1)
+        rows = rows / self.cell_size[terrain_ids][:, None]
+        columns = torch.cat((points.T, torch.ones_like(points[:, :1]).T))
+        return self._lookup(terrain_ids, rows[:, :3] @ columns, rows[:, 3:] @ columns)
+
+    def _lookup(self, terrain_ids: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Heights (N, P) at cell coordinates (N, P), rounded half to even and clamped."""
+        size = self.size[terrain_ids]
+        limit = (size - 1).to(u.dtype)
+        i = torch.minimum(u.round().clamp_(min=0.0), limit[:, :1])
+        j = torch.minimum(v.round().clamp_(min=0.0), limit[:, 1:])
+        within = torch.addcmul(j, i, size[:, 1:].to(u.dtype)).long()
+        flat = within.add_(self.start[terrain_ids][:, None])
+        return self.heights.index_select(0, flat.reshape(-1)).view(u.shape)
 
 
 class MotionBank:
@@ -142,8 +170,9 @@ class MotionBank:
         self.clips = [self._unrolled(character, clip) for clip in clips]
         self.fps = control_hz
         parts = [clip_reference(character, clip, control_hz) for clip in self.clips]
+        self._body_rot = torch.cat([rot for _, rot in parts])
         self.frames = Reference(
-            **{f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Reference)}
+            **{f.name: torch.cat([getattr(p, f.name) for p, _ in parts]) for f in fields(Reference)}
         )
         self.length = torch.tensor([clip.num_frames for clip in self.clips])
         self.start = torch.cumsum(self.length, 0) - self.length
@@ -186,6 +215,17 @@ class MotionBank:
         place = torch.minimum(frame, last.to(frame.dtype)).clamp(min=0.0)
         below = torch.minimum(place.floor().long(), (last - 1).clamp(min=0))
         return self._between(start + below, place - below)
+
+    def body_rot(self, clip_ids: Tensor, frame: Tensor) -> Tensor:
+        """World rotations (N, B, 4) of all bodies at frames (N,) of clips (N,)."""
+        if not frame.is_floating_point():
+            return self._body_rot[self.start[clip_ids] + torch.minimum(frame, self._last(clip_ids))]
+        ref = self.query(clip_ids, frame)
+        skeleton = self.character.skeleton
+        return forward_kinematics(skeleton, ref.root_pos, ref.root_rot, ref.joint_rot)[1]
+
+    def _last(self, clip_ids: Tensor) -> Tensor:
+        return self.length[clip_ids] - 1
 
     def _gather(self, index: Tensor) -> Reference:
         flat = index.reshape(-1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from envs.tracking.config import ObservationConfig
 from envs.tracking.motion_bank import Reference, TerrainBank
-from parc_ray.character.rotations import heading_angle, quat_to_6d, rotate_xy
+from parc_ray.character.rotations import heading_angle, quat_to_6d
 from parc_ray.protocols import SimState
 
 if TYPE_CHECKING:
@@ -74,15 +74,12 @@ class Layout:
         return torch.cat([torch.full((b.size,), b.normalise) for b in self.blocks])
 
 
-def rotate_h(v: Tensor, heading: Tensor) -> Tensor:
-    """Turn world vectors (..., 3) into heading frames given by angles that broadcast to (...)."""
-    return torch.cat((rotate_xy(v[..., :2], -heading), v[..., 2:]), dim=-1)
-
-
-def rotation_h(q: Tensor, heading: Tensor) -> Tensor:
-    """6-D form (..., 6) of rotations (..., 4) seen from heading frames."""
-    six = quat_to_6d(q)
-    return torch.cat((rotate_h(six[..., :3], heading), rotate_h(six[..., 3:], heading)), dim=-1)
+def heading_matrix(heading: Tensor) -> Tensor:
+    """(N, 3, 3) matrices M such that ``v @ M`` is the row vector v seen from the heading frame."""
+    c, s = torch.cos(heading), torch.sin(heading)
+    zero, one = torch.zeros_like(c), torch.ones_like(c)
+    rows = torch.stack((c, -s, zero, s, c, zero, zero, zero, one), dim=-1)
+    return rows.unflatten(-1, (3, 3))
 
 
 def ray_points() -> Tensor:
@@ -105,8 +102,7 @@ def local_heights(
     terrain: TerrainBank, terrain_ids: Tensor, root_pos: Tensor, heading: Tensor, points: Tensor
 ) -> Tensor:
     """Ground heights (N, P) minus the root's z under heading-frame points (P, 2)."""
-    xy = rotate_xy(points[None], heading[:, None]) + root_pos[:, None, :2]
-    return terrain.height_at(terrain_ids, xy) - root_pos[:, 2:]
+    return terrain.local_heights(terrain_ids, root_pos[:, :2], heading, points) - root_pos[:, 2:]
 
 
 @dataclass
@@ -119,7 +115,8 @@ class Observed:
         body_pos: (N, B, 3) of the state, world.
         targets: references at the target steps, (N, S, ...).
         terrain_ids: (N,) long.
-        current: reference at the present time, (N, ...); used by critic-only blocks.
+        current: reference at the present time, (N, ...).
+        root_angle: (N,) rad between the root and its reference.
         remaining_s: (N,) seconds to the end of the clip; used by critic-only blocks.
     """
 
@@ -129,6 +126,7 @@ class Observed:
     targets: Reference
     terrain_ids: Tensor
     current: Reference
+    root_angle: Tensor
     remaining_s: Tensor
 
 
@@ -194,26 +192,40 @@ class ObservationBuilder:
             Block(name="key_heights", shape=(keys,)),
         )
 
-    def _root_parts(self, state: SimState, heading: Tensor) -> list[Tensor]:
-        return [
-            rotation_h(state.root_rot, heading),
-            rotate_h(state.root_lin_vel, heading),
-            rotate_h(state.root_ang_vel, heading),
-        ]
+    def _seen_from_heading(self, seen: Observed, heading: Tensor, own: Tensor) -> list[Tensor]:
+        """All vectors of both layouts, turned at once.
 
-    def _target_parts(self, seen: Observed, heading: Tensor, pose: Tensor) -> Tensor:
-        """Target frames (N, S, F): root, its rotation, pose, key bodies seen from our root."""
-        turn, root = heading[:, None], seen.state.root_pos[:, None]
-        keys = seen.targets.body_pos[:, :, self.keys] - root[:, :, None]
-        return torch.cat(
+        Args:
+            seen: state and references.
+            heading: (N,) rad.
+            own: (N, M, 3) positions of our bodies relative to our root.
+
+        Returns:
+            Root rotation, velocities and ``own`` (N, 12 + 3 M); targets' root offset and rotation
+            (N, S, 9); targets' key bodies (N, S, 3 K).
+        """
+        state, targets = seen.state, seen.targets
+        steps, root = targets.root_pos.shape[1], state.root_pos[:, None]
+        axes = quat_to_6d(torch.cat((state.root_rot[:, None], targets.root_rot), dim=1))
+        keys = targets.body_pos[:, :, self.keys] - root[:, :, None]
+        vectors = torch.cat(
             (
-                rotate_h(seen.targets.root_pos - root, turn),
-                rotation_h(seen.targets.root_rot, turn),
-                pose,
-                rotate_h(keys, turn[..., None]).flatten(2),
+                axes[:, 0].unflatten(-1, (2, 3)),
+                state.root_lin_vel[:, None],
+                state.root_ang_vel[:, None],
+                own,
+                torch.cat((targets.root_pos - root, axes[:, 1:]), dim=-1).reshape(-1, 3 * steps, 3),
+                keys.flatten(1, 2),
             ),
-            dim=-1,
+            dim=1,
         )
+        local = vectors @ heading_matrix(heading)
+        first, second = 4 + own.shape[1], 4 + own.shape[1] + 3 * steps
+        return [
+            local[:, :first].flatten(1),
+            local[:, first:second].reshape(-1, steps, 9),
+            local[:, second:].reshape(-1, steps, 3 * len(self.keys)),
+        ]
 
     def _touching(self, seen: Observed) -> Tensor:
         norm_sq = seen.state.contact_force.square().sum(-1)
@@ -228,13 +240,14 @@ class ObservationBuilder:
     def _upstream_parts(self, seen: Observed, heading: Tensor) -> list[Tensor]:
         state = seen.state
         keys = seen.body_pos[:, self.keys] - state.root_pos[:, None]
+        own, roots, target_keys = self._seen_from_heading(seen, heading, keys)
         pose = quat_to_6d(seen.targets.joint_rot).flatten(2)
         return [
-            *self._root_parts(state, heading),
+            own[:, :12],
             quat_to_6d(seen.joint_rot),
             state.dof_vel,
-            rotate_h(keys, heading[:, None]),
-            self._target_parts(seen, heading, pose),
+            own[:, 12:],
+            torch.cat((roots, pose, target_keys), dim=-1),
             seen.targets.contacts,
             self._touching(seen),
             self._heights(seen, heading),
@@ -243,14 +256,15 @@ class ObservationBuilder:
     def _base_parts(self, seen: Observed, heading: Tensor) -> list[Tensor]:
         state = seen.state
         bodies = seen.body_pos[:, 1:] - state.root_pos[:, None]
+        own, roots, target_keys = self._seen_from_heading(seen, heading, bodies)
         key_pos = seen.body_pos[:, self.keys]
         ground = self.terrain.height_at(seen.terrain_ids, key_pos[..., :2])
         return [
-            *self._root_parts(state, heading),
+            own[:, :12],
             state.dof_pos,
             state.dof_vel,
-            rotate_h(bodies, heading[:, None]),
-            self._target_parts(seen, heading, seen.targets.dof),
+            own[:, 12:],
+            torch.cat((roots, seen.targets.dof, target_keys), dim=-1),
             seen.targets.contacts[:, :, self.keys],
             self._touching(seen)[:, self.keys],
             self._heights(seen, heading),
@@ -259,6 +273,6 @@ class ObservationBuilder:
 
     def _privileged(self, seen: Observed, heading: Tensor) -> Tensor:
         """Critic only: body errors (3 B), terrain force in body weights (B), time left in s."""
-        errors = rotate_h(seen.current.body_pos - seen.body_pos, heading[:, None]).flatten(1)
+        errors = (seen.current.body_pos - seen.body_pos) @ heading_matrix(heading)
         force = seen.state.contact_force.square().sum(-1).sqrt() / self._weight_n
-        return torch.cat((errors, force, seen.remaining_s[:, None]), dim=-1)
+        return torch.cat((errors.flatten(1), force, seen.remaining_s[:, None]), dim=-1)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from envs.tracking.motion_bank import Reference, TerrainBank
-from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.surface import place_points, surface_points
 from parc_ray.protocols import SimState
 
@@ -60,16 +59,22 @@ def lift_out(
     character: Character,
     terrain: TerrainBank,
     terrain_ids: Tensor,
-    state: SimState,
+    body_pos: Tensor,
+    body_rot: Tensor,
     max_lift: float,
 ) -> Tensor:
-    """Heights (K,) by which to raise roots so that no surface point lies under the ground.
+    """Heights (K,) by which to raise characters so that no surface point lies under the ground.
 
     Points deeper than ``max_lift`` are beside a wall rather than under a floor and are left alone.
+
+    Args:
+        character: gives the surface points.
+        terrain: the grounds.
+        terrain_ids: (K,) long.
+        body_pos: (K, B, 3) m.
+        body_rot: (K, B, 4).
+        max_lift: metres.
     """
-    body_pos, body_rot = fk_from_dof(
-        character.skeleton, state.root_pos, state.root_rot, state.dof_pos
-    )
     points = place_points(surface_points(character, "full"), body_pos, body_rot)
     depth = terrain.height_at(terrain_ids, points[..., :2]) - points[..., 2]
     depth = torch.where(depth <= max_lift, depth, torch.zeros_like(depth))

@@ -27,9 +27,8 @@ def velocity_term(dof_vel: Tensor, ref_dof_vel: Tensor, weights: Tensor, scale: 
     return torch.exp(-scale * (weights * error * error).sum(-1))
 
 
-def root_error_sq(root_pos: Tensor, root_rot: Tensor, ref_pos: Tensor, ref_rot: Tensor) -> Tensor:
-    """|p^ - p|^2 + 0.1 theta^2 (N,), of positions (N, 3) and rotations (N, 4)."""
-    angle = quat_angle(root_rot, ref_rot)
+def root_error_sq(root_pos: Tensor, ref_pos: Tensor, angle: Tensor) -> Tensor:
+    """|p^ - p|^2 + 0.1 theta^2 (N,), of positions (N, 3) and the angle theta (N,) between them."""
     return (ref_pos - root_pos).square().sum(-1) + 0.1 * angle * angle
 
 

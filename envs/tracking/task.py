@@ -20,6 +20,7 @@ from envs.tracking.motion_bank import MotionBank, Reference
 from envs.tracking.observations import ObservationBuilder, Observed
 from envs.tracking.resets import disturb, lift_out, reference_state
 from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
+from parc_ray.character.rotations import quat_angle
 from parc_ray.protocols import SimState
 
 if TYPE_CHECKING:
@@ -70,21 +71,33 @@ class TrackingTask:
 
     def targets(self, action: Tensor, refs: Reference) -> Tensor:
         """PD targets (N, D) for actions (N, D), with the references of the present moment."""
-        return pd_targets(self.config.control, self.character, action, refs.dof[:, 1])
+        return pd_targets(self.config.control, self.character, action, refs.joint_rot[:, 1])
 
     def observe(self, state: SimState, refs: Reference, clip: Tensor, frame: Tensor) -> Observed:
         """Everything that observations, rewards and failures are computed from."""
         skeleton = self.character.skeleton
         joint_rot = dof_to_joint_rot(skeleton, state.dof_pos)
         body_pos, _ = forward_kinematics(skeleton, state.root_pos, state.root_rot, joint_rot)
-        everything = slice(None)
+        return self._observed(state, joint_rot, body_pos, refs, clip, frame)
+
+    def _observed(
+        self,
+        state: SimState,
+        joint_rot: Tensor,
+        body_pos: Tensor,
+        refs: Reference,
+        clip: Tensor,
+        frame: Tensor,
+    ) -> Observed:
+        current = refs.index((slice(None), 0))
         return Observed(
             state=state,
             joint_rot=joint_rot,
             body_pos=body_pos,
-            targets=refs.index((everything, self._targets)),
+            targets=refs.index((slice(None), self._targets)),
             terrain_ids=clip,
-            current=refs.index((everything, 0)),
+            current=current,
+            root_angle=quat_angle(state.root_rot, current.root_rot),
             remaining_s=(self.bank.length[clip] - 1 - frame) / self.bank.fps,
         )
 
@@ -93,7 +106,7 @@ class TrackingTask:
     ) -> dict[str, Tensor]:
         """Unweighted terms and costs by name, each (N,) (tracker.md 3)."""
         config, ref, state = self.config.reward, seen.current, seen.state
-        error = rewards.root_error_sq(state.root_pos, state.root_rot, ref.root_pos, ref.root_rot)
+        error = rewards.root_error_sq(state.root_pos, ref.root_pos, seen.root_angle)
         terms = {
             "pose": rewards.pose_term(
                 seen.joint_rot, ref.joint_rot, self._joint_weights, config.pose_scale
@@ -144,24 +157,54 @@ class TrackingTask:
             (
                 terminations.body_too_far(seen.body_pos, ref.body_pos, self._body_limits),
                 terminations.root_too_far(state.root_pos, ref.root_pos, config.root_pos_m),
-                terminations.root_turned(state.root_rot, ref.root_rot, config.root_rot_rad),
+                seen.root_angle > config.root_rot_rad,
                 diverged | terminations.not_finite(state.root_pos, state.dof_pos, state.dof_vel),
             ),
             dim=-1,
         )
 
+    def start(
+        self,
+        refs: Reference,
+        clip: Tensor,
+        frame: Tensor,
+        noise: Noise,
+        rng: torch.Generator | None,
+    ) -> Observed:
+        """Begin at places of clips, disturbed and lifted out of the ground.
+
+        The pose is the reference's and only the root moves, so no kinematics are needed.
+
+        Args:
+            refs: `references` of the places, (K, S, ...).
+            clip: (K,) long.
+            frame: (K,) frames.
+            noise: of root position and velocities.
+            rng: its source; None for none.
+
+        Returns:
+            What is observed there; its ``state`` is the one to hand to a simulator.
+        """
+        here = refs.index((slice(None), 0))
+        state = reference_state(here)
+        if rng is not None:
+            disturb(state, noise.pos, noise.vel, noise.shift, rng)
+        moved = state.root_pos - here.root_pos
+        limit = self.config.sampling.max_lift_m
+        if limit > 0:
+            rotations = self.bank.body_rot(clip, frame)
+            bodies = here.body_pos + moved[:, None]
+            lift = lift_out(self.character, self.bank.terrain, clip, bodies, rotations, limit)
+            state.root_pos[:, 2] += lift
+            moved = state.root_pos - here.root_pos
+        bodies = here.body_pos + moved[:, None]
+        return self._observed(state, here.joint_rot, bodies, refs, clip, frame)
+
     def start_state(
         self, clip: Tensor, frame: Tensor, noise: Noise, rng: torch.Generator | None
     ) -> SimState:
-        """States (K, ...) at places of clips, disturbed and lifted out of the ground."""
-        state = reference_state(self.bank.query(clip, frame))
-        if rng is not None:
-            disturb(state, noise.pos, noise.vel, noise.shift, rng)
-        limit = self.config.sampling.max_lift_m
-        if limit > 0:
-            lift = lift_out(self.character, self.bank.terrain, clip, state, limit)
-            state.root_pos[:, 2] += lift
-        return state
+        """The state (K, ...) of `start` alone."""
+        return self.start(self.references(clip, frame), clip, frame, noise, rng).state
 
 
 def _as_slice(index: list[int]) -> slice | list[int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from parc_ray.character.rotations import quat_angle
-
 
 def body_distance(body_pos: Tensor, ref_body_pos: Tensor) -> Tensor:
     """Root-relative distance (N, B-1) of every body but the root, from positions (N, B, 3)."""
@@ -23,11 +21,6 @@ def body_too_far(body_pos: Tensor, ref_body_pos: Tensor, limits: Tensor) -> Tens
 def root_too_far(root_pos: Tensor, ref_root_pos: Tensor, limit: float) -> Tensor:
     """Bool (N,): the root (N, 3) is further than ``limit`` metres from its reference."""
     return (ref_root_pos - root_pos).square().sum(-1).sqrt() > limit
-
-
-def root_turned(root_rot: Tensor, ref_root_rot: Tensor, limit: float) -> Tensor:
-    """Bool (N,): the root (N, 4) is turned by more than ``limit`` rad from its reference."""
-    return quat_angle(root_rot, ref_root_rot) > limit
 
 
 def not_finite(*tensors: Tensor) -> Tensor:

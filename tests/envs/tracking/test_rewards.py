@@ -11,7 +11,7 @@ from envs.tracking.motion_bank import MotionBank
 from envs.tracking.resets import reference_state
 from envs.tracking.task import REASONS, TrackingTask
 from parc_ray.character.character import load_character
-from parc_ray.character.rotations import quat_from_exp, quat_mul
+from parc_ray.character.rotations import quat_angle, quat_from_exp, quat_mul
 from tests.envs.helpers import WADDLER, sway_clip
 
 FRAME = torch.tensor([7, 20])
@@ -89,11 +89,8 @@ def test_other_terms_by_hand():
         torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 4.0]]), weights, 0.01
     )
     assert float(vel) == pytest.approx(math.exp(-0.01 * (9 + 8)))
-    identity = torch.tensor([[0.0, 0, 0, 1]])
-    turned = quat_from_exp(torch.tensor([[0.0, 0.0, 0.5]]))
-    error = rewards.root_error_sq(
-        torch.zeros(1, 3), identity, torch.tensor([[0.3, 0.0, 0.4]]), turned
-    )
+    moved = torch.tensor([[0.3, 0.0, 0.4]])
+    error = rewards.root_error_sq(torch.zeros(1, 3), moved, torch.tensor([0.5]))
     assert float(error) == pytest.approx(0.25 + 0.1 * 0.25, rel=1e-5)
     assert float(rewards.root_term(error, 5.0, 0.0, 50.0)) == pytest.approx(math.exp(-1.375))
     mixed = float(rewards.root_term(error, 5.0, 0.25, 50.0))
@@ -122,6 +119,7 @@ def test_costs_by_hand():
 
 
 def reasons(task, seen, diverged=False):
+    seen.root_angle = quat_angle(seen.state.root_rot, seen.current.root_rot)
     flags = task.failures(seen, torch.tensor([diverged, diverged]))
     return {REASONS[k] for k in flags[0].nonzero()[:, 0].tolist()}
 
