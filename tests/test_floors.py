@@ -30,6 +30,7 @@ FLOORS = {
     "parc_ray.evaluation": 2,
     "parc_ray.config": 2,
     "parc_ray.config_io": 2,
+    "parc_ray.pool_config": 2,
     "parc_ray.scalars": 2,
     "parc_ray.console": 2,
     "parc_ray.versions": 2,
