@@ -182,6 +182,8 @@ class SamplingConfig:
     """Share of episodes that start at frame 0, clips weighted by what they fail there."""
     uniform_share: float = 0.1
     """Share of episodes that start anywhere, uniformly over weighted seconds."""
+    class_balance: bool = False
+    """Make every class of clips equally likely before failure rates count. PARC: yes."""
     end_margin_s: float = 0.5
     """No start closer to the end of a clip than this, seconds. PARC: 0."""
     start_on_frames: bool = True
@@ -250,6 +252,7 @@ def upstream() -> TrackingConfig:
         sampling=SamplingConfig(
             mode="clip",
             warm_up=False,
+            class_balance=True,
             start_share=0.0,
             uniform_share=0.0,
             end_margin_s=0.0,

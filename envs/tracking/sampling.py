@@ -80,13 +80,22 @@ class Starts:
     frame: Tensor
 
 
+def class_balanced(weights: Tensor, lengths: Tensor, class_names: Sequence[str]) -> Tensor:
+    """Weights per second (C,) under which the clips of every class weigh the same in sum."""
+    names = sorted(set(class_names))
+    index = torch.tensor([names.index(name) for name in class_names])
+    seconds = weights * (lengths - 1)
+    total = torch.zeros(len(names)).index_add_(0, index, seconds)
+    return weights / total[index]
+
+
 class StartSampler:
     """Samples starts and learns from how episodes end.
 
     Args:
         config: shares, rates and mode.
         lengths: (C,) frames per clip.
-        weights: (C,) data-set weight per clip (PARC: seconds times class factor).
+        weights: (C,) weight per second of each clip (PARC: its class factor).
         fps: frames per second.
     """
 
@@ -97,6 +106,8 @@ class StartSampler:
         self.config = config
         self.lengths = lengths
         self.weights = weights / weights.sum()
+        seconds = weights * (lengths - 1)
+        self.second_weights = seconds / seconds.sum()
         last_start = lengths - 2 - round(config.end_margin_s * fps)
         self.num_starts = last_start.clamp(min=0) + 1
         self._cut(max(1, round(config.segment_s * fps)))
@@ -131,12 +142,12 @@ class StartSampler:
             self.hazard.clamp(min=self.config.min_weight), self.segment_clip, self.config.look_ahead
         )
         size = self.segment_room / self.num_starts[self.segment_clip]
-        weight = self.weights[self.segment_clip] * size * hazard
+        weight = self.second_weights[self.segment_clip] * size * hazard
         return weight / weight.sum()
 
     def clip_probability(self) -> Tensor:
-        """(C,) PARC's clip probability: weight times failure rate with a floor."""
-        weight = self.weights * self.clip_fail.clamp(min=self.config.min_weight)
+        """(C,) PARC's clip probability: weighted seconds times failure rate with a floor."""
+        weight = self.second_weights * self.clip_fail.clamp(min=self.config.min_weight)
         return weight / weight.sum()
 
     def start_probability(self) -> Tensor:
@@ -153,7 +164,7 @@ class StartSampler:
         segment = self._draw(self.segment_probability(), count, rng)
         clip = self.segment_clip[segment]
         frame = self.segment_start[segment] + self._spread(self.segment_room[segment], rng)
-        uniform = self._uniform_in(self._draw(self.weights, count, rng), rng, at_zero=0.0)
+        uniform = self._uniform_in(self._draw(self.second_weights, count, rng), rng, at_zero=0.0)
         first = self._draw(self.start_probability(), count, rng)
         at_zero = kind < self.config.start_share
         anywhere = ~at_zero & (kind < self.config.start_share + self.config.uniform_share)

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from envs.tracking.config import SamplingConfig
-from envs.tracking.sampling import StartSampler, ema_update, look_ahead, visited_segments
+from envs.tracking.sampling import (
+    StartSampler,
+    class_balanced,
+    ema_update,
+    look_ahead,
+    visited_segments,
+)
 from parc_ray.errors import InputError
 
 LENGTHS = torch.tensor([61, 31])
@@ -82,7 +88,8 @@ def test_starts_follow_the_hazard():
     counts = torch.bincount(s.segment_of(starts.clip, starts.frame), minlength=6) / 40_000
     torch.testing.assert_close(counts, s.segment_probability(), atol=0.01, rtol=0)
     # clip 0 has 45 starts (margin 0.5 s): segments of 15, 15, 15, 0; clip 1 has 15: 15, 0
-    raw = torch.tensor([0.1 / 3, 0.5 / 3, 0.1 / 3, 0.0, 0.1, 0.0])
+    # clip 0 has twice the seconds of clip 1
+    raw = torch.tensor([0.2 / 3, 1.0 / 3, 0.2 / 3, 0.0, 0.1, 0.0])
     torch.testing.assert_close(s.segment_probability(), raw / raw.sum())
 
 
@@ -97,7 +104,7 @@ def test_shares_of_starts_at_frame_zero_and_uniform():
     )
     only_uniform = sampler(start_share=0.0, uniform_share=1.0, weights=torch.tensor([3.0, 1.0]))
     starts = only_uniform.sample(40_000, rng())
-    assert float((starts.clip == 0).float().mean()) == pytest.approx(0.75, abs=0.01)
+    assert float((starts.clip == 0).float().mean()) == pytest.approx(6 / 7, abs=0.01)
     assert float(starts.frame[starts.clip == 0].mean()) == pytest.approx(22.0, abs=0.3)
 
 
@@ -114,11 +121,20 @@ def test_no_start_in_the_end_margin_and_all_on_frames():
 def test_clip_mode_is_weight_times_failure_rate_with_a_floor():
     s = sampler(mode="clip", start_share=0.0, weights=torch.tensor([1.0, 3.0]))
     s.clip_fail[:] = torch.tensor([0.5, 0.0])
-    expected = torch.tensor([0.25 * 0.5, 0.75 * 0.01])
+    expected = torch.tensor([2 * 0.25 * 0.5, 0.75 * 0.01])
     torch.testing.assert_close(s.clip_probability(), expected / expected.sum())
     starts = s.sample(20_000, rng())
     share = float((starts.clip == 0).float().mean())
     assert share == pytest.approx(float(s.clip_probability()[0]), abs=0.01)
+
+
+def test_classes_weigh_the_same():
+    weights = torch.tensor([1.0, 1.0, 2.0])
+    lengths = torch.tensor([31, 61, 31])
+    balanced = class_balanced(weights, lengths, ("walk", "walk", "climb"))
+    seconds = balanced * (lengths - 1)
+    assert float(seconds[:2].sum()) == pytest.approx(float(seconds[2]))
+    assert float(balanced[0]) == pytest.approx(float(balanced[1]))
 
 
 def test_state_dict_round_trip_and_determinism():
