@@ -265,13 +265,20 @@ def upstream() -> TrackingConfig:
 
 
 def base() -> TrackingConfig:
-    """Our settings: residual targets, height grid, segment sampling, bootstrap at clip ends."""
-    return TrackingConfig(reward=RewardConfig(action_rate=0.01))
+    """Our settings (tracker.md 12).
+
+    Residual targets, height grid, segment sampling, bootstrap at clip ends, smoothness and power
+    costs, asymmetric critic.
+    """
+    return TrackingConfig(
+        observation=ObservationConfig(privileged=True),
+        reward=RewardConfig(action_rate=0.02, power=1e-5),
+    )
 
 
 def quick() -> TrackingConfig:
-    """`base` for the small runs of two cores."""
-    return base()
+    """`base` for the small runs of two cores: a smaller observation, no power cost."""
+    return TrackingConfig(reward=RewardConfig(action_rate=0.01))
 
 
 PRESETS = {"paper": paper, "upstream": upstream, "base": base, "quick": quick}

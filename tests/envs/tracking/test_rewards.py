@@ -47,7 +47,8 @@ def test_reference_in_gives_every_term_exactly_one(which, humanoid):
         assert terms[name].tolist() == [1.0, 1.0], name
     assert terms["contact"].tolist() == [0.0, 0.0]
     assert float(terms["action_rate"].abs().max()) == 0.0
-    torch.testing.assert_close(task.total_reward(terms), torch.ones(2))
+    power = task.config.reward.power * terms["power"]
+    torch.testing.assert_close(task.total_reward(terms) + power, torch.ones(2))
     assert not bool(task.failures(seen, torch.zeros(2, dtype=torch.bool)).any())
 
 
