@@ -18,6 +18,7 @@ from parc_ray.synthesis.config import AugmentConfig, ClassRecipe
 from parc_ray.terrain.heightfield import Heightfield
 
 _FLAT_M = 0.02
+_CONTACT = 0.5
 _REDRAWS = 64
 
 
@@ -59,7 +60,7 @@ class VariantPlan:
         kind: what happens to the terrain.
         height_scale: factor on all heights about the ground under the first frame.
         boxes: painted in this order, for ``kind`` boxes.
-        level_change: planned, max - min ground under the root path, metres.
+        level_change: planned change of the ground under the root path, metres.
     """
 
     parent_id: str
@@ -129,11 +130,24 @@ def planned_terrain(clip: MotionClip, plan: VariantPlan, padding_m: float) -> He
     return replace(terrain, heights=heights.clone())
 
 
-def path_levels(terrain: Heightfield, root_xy: Tensor) -> tuple[float, float]:
-    """Level change (max - min) and largest single step of the ground under a path (T, 2), m."""
+def path_levels(terrain: Heightfield, root_xy: Tensor, standing: Tensor) -> tuple[float, float]:
+    """Level change and largest single step of the ground under a path, metres.
+
+    Args:
+        terrain: the ground.
+        root_xy: (T, 2) world metres.
+        standing: (T,) bool, frames in which something touches the ground; only they count for the
+            change (what is flown over is not crossed), all frames where there are none.
+
+    Returns:
+        90 % minus 10 % quantile of the ground where the motion stands, so that an edge grazed in
+        passing does not count; largest step from frame to frame.
+    """
     level = terrain.height_at(root_xy)
     step = (level[1:] - level[:-1]).abs()
-    return float(level.max() - level.min()), float(step.max()) if len(step) else 0.0
+    stood = level[standing] if bool(standing.any()) else level
+    low, high = torch.quantile(stood, torch.tensor([0.1, 0.9]), interpolation="nearest").tolist()
+    return high - low, float(step.max()) if len(step) else 0.0
 
 
 def _draw_boxes(
@@ -244,8 +258,9 @@ def _accepted_plan(
     for _ in range(_REDRAWS):
         plan = _draw_plan(clip, recipe, cfg, variant_id, seed, rng)
         terrain = planned_terrain(clip, plan, cfg.padding_m)
-        root = clip.frames.root_pos[plan.start : plan.start + plan.num_frames, :2]
-        change, step = path_levels(terrain, planned_xy(clip, plan, root))
+        part = clip.frames.time(plan.start, plan.start + plan.num_frames)
+        xy = planned_xy(clip, plan, part.root_pos[:, :2])
+        change, step = path_levels(terrain, xy, (part.contacts > _CONTACT).any(-1))
         plan = replace(plan, level_change=change)
         if recipe.kind != "boxes":
             return plan
