@@ -260,7 +260,7 @@ def _distance(votes: np.ndarray, cell: float) -> np.ndarray:
     result = np.full(votes.shape, np.inf)
     for level, vote in enumerate(votes):
         if vote.any():
-            result[level] = ndimage.distance_transform_edt(vote == 0) * cell
+            result[level] = np.asarray(ndimage.distance_transform_edt(vote == 0)) * cell
     return result
 
 
