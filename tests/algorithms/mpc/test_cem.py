@@ -29,7 +29,9 @@ def test_sample_knots_keeps_the_mean_and_the_limit():
     knots = sample_knots(mean, torch.full_like(mean, 5.0), 64, 0.5, rng)
     assert torch.equal(knots[0], mean)
     assert knots.abs().max() <= 0.5
-    again = sample_knots(mean, torch.full_like(mean, 5.0), 64, 0.5, torch.Generator().manual_seed(0))
+    again = sample_knots(
+        mean, torch.full_like(mean, 5.0), 64, 0.5, torch.Generator().manual_seed(0)
+    )
     assert torch.equal(knots, again)
 
 
