@@ -156,9 +156,8 @@ def _character_spec(character: Character, config: SimConfig) -> mujoco.MjSpec:
         raise InputError(f"{character.name}: the MJCF has no body '{missing[0]}'")
     for geom in spec.geoms:
         _set_contact(geom, config.friction)
-        geom.contype, geom.conaffinity, geom.condim = 1, int(config.self_collision), 3
-        if not config.self_collision:
-            geom.contype, geom.conaffinity = 0, 2
+        geom.condim = 3
+        geom.contype, geom.conaffinity = (1, 1) if config.self_collision else (0, 2)
     _add_joints(spec, character)
     _set_options(spec, config)
     return spec

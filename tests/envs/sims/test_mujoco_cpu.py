@@ -119,8 +119,9 @@ def test_setting_is_exact_once_it_has_been_rounded(humanoid):
     assert np.array_equal(together, sim._physics)
 
 
-def test_stands_on_its_feet_with_its_weight(humanoid):
-    sim = backend(humanoid, 1)
+@pytest.mark.parametrize("self_collision", [True, False])
+def test_stands_on_its_feet_with_its_weight(humanoid, self_collision):
+    sim = backend(humanoid, 1, self_collision=self_collision)
     put(sim, stand_state(humanoid, 1))
     zero = torch.zeros(1, humanoid.skeleton.num_dofs)
     for _ in range(15):
@@ -135,9 +136,10 @@ def test_stands_on_its_feet_with_its_weight(humanoid):
     assert set(touching.nonzero()[:, 0].tolist()) == set(humanoid.feet)
 
 
-def test_self_contact_is_not_terrain_contact(humanoid):
+@pytest.mark.parametrize("self_collision", [True, False])
+def test_self_contact_is_not_terrain_contact(humanoid, self_collision):
     """Arms pressed against the trunk in free fall touch something, but not the ground."""
-    sim = backend(humanoid, 1)
+    sim = backend(humanoid, 1, self_collision=self_collision)
     state = stand_state(humanoid, 1, height=50.0)
     names = humanoid.skeleton.dof_names
     arm = [k for k, n in enumerate(names) if "shoulder" in n and n.endswith("_x")]
@@ -152,7 +154,7 @@ def test_self_contact_is_not_terrain_contact(humanoid):
     data = mujoco.MjData(model)
     mujoco.mj_setState(model, data, sim._physics[0], mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
     mujoco.mj_forward(model, data)
-    assert data.ncon > 0
+    assert (data.ncon > 0) == self_collision
     assert float(sim.state().contact_force.abs().max()) == 0.0
 
 
