@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from parc_ray import cluster
 from parc_ray.config import ParcConfig, run_differences
-from parc_ray.config_io import config_hash, to_yaml
+from parc_ray.config_io import to_yaml
 from parc_ray.console import format_metrics, format_seconds, setup_logging
+from parc_ray.data.sample_data import WHEEL_SHA256
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 from parc_ray.lock import RunLock
@@ -80,10 +81,10 @@ def run_stages(
         InputError: see ``run``; also when a stage that must come first is not finished.
     """
     storage = Storage.from_uri(config.storage).join(config.name)
-    claim(storage, config, force=force)
     results: dict[str, StageResult] = {}
     start = time.monotonic()
     with RunLock(storage):
+        claim(storage, config, force=force)
         if storage.is_local:
             setup_logging(file=storage.local_path("run.log"))
         for stage in stages:
@@ -98,10 +99,13 @@ def run_stages(
 def claim(storage: Storage, config: ParcConfig, *, force: bool) -> None:
     """Write the config into a new run directory, or check that the present one continues it.
 
+    A directory in which no stage has begun (after a mistake in the first call, say) is new.
+
     Raises:
         InputError: the directory was made by another config and ``force`` is off.
     """
-    if storage.exists(IDENTITY_FILE):
+    begun = any(name.startswith("it_") for name in storage.list_dirs())
+    if begun and storage.exists(IDENTITY_FILE):
         changes = run_differences(storage.read_json(IDENTITY_FILE), config)
         if changes and not force:
             shown = "; ".join(changes[:5])
@@ -146,7 +150,7 @@ def data_artifact(path: str) -> Artifact:
         InputError: nothing is there, or an empty directory.
     """
     if path == SAMPLE:
-        return Artifact(path=SAMPLE, sha256=config_hash(SAMPLE))
+        return Artifact(path=SAMPLE, sha256=WHEEL_SHA256)
     remedy = "give a directory of motion files, a data set manifest or 'sample'"
     storage = Storage.from_uri(path)
     if not storage.exists():

@@ -17,6 +17,7 @@ from parc_ray.config import ParcConfig
 from parc_ray.config_io import from_yaml
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
+from parc_ray.lock import RunLock
 from parc_ray.plan import plan
 from parc_ray.scalars import read_scalars
 from parc_ray.stages.base import StageContext, StageOutputs
@@ -97,6 +98,22 @@ def test_a_run_directory_of_another_config_is_refused(tmp_path):
     loop.run(fake_config(str(tmp_path)))
     with pytest.raises(InputError, match=r"made by another config \(seed: 0 -> 1\).*--name"):
         loop.run(fake_config(str(tmp_path), seed=1))
+
+
+def test_a_mistake_in_the_first_call_is_mended_by_the_next(tmp_path):
+    config = fake_config(str(tmp_path))
+    with pytest.raises(InputError, match="does not exist"):
+        loop.run(replace(config, data=replace(config.data, path=str(tmp_path / "typo"))))
+    assert len(loop.run(config)) == len(LABELS)
+
+
+def test_two_drivers_on_one_run_are_refused(tmp_path):
+    config = fake_config(str(tmp_path))
+    with RunLock(Storage.from_uri(tmp_path / "smoke")):
+        with pytest.raises(InputError, match="another driver"):
+            loop.run(config)
+        assert not (tmp_path / "smoke/config.yaml").exists()
+    loop.run(config)
 
 
 def test_force_redoes_what_changed_and_what_follows_from_it_only(tmp_path):
