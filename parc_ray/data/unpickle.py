@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -106,7 +107,7 @@ def _scalar(dtype: Any, raw: bytes) -> Any:
 
 
 def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: str, *_: Any) -> np.ndarray:
-    flat = np.frombuffer(buffer, _plain_dtype(dtype))
+    flat = np.frombuffer(bytes(buffer), _plain_dtype(dtype))
     return flat.reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -145,7 +146,18 @@ for _module in ("builtins", "__builtin__"):
     for _type in (set, frozenset, bytearray, complex):
         _ALLOWED[_module, _type.__name__] = _type
 
+_SIZED = frozenset(("PUT", "BINPUT", "LONG_BINPUT", "FRAME"))
 _NEVER_OPAQUE = frozenset(sys.stdlib_module_names) | {"__builtin__", "numpy", "torch", "parc_ray"}
+
+
+def _check_sizes(data: bytes) -> None:
+    """Refuse sizes and memo numbers beyond the file's own length: they would reserve memory.
+
+    Walking the opcodes executes nothing; truncated arguments raise.
+    """
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in _SIZED and not 0 <= int(argument or 0) <= len(data):
+            raise pickle.UnpicklingError(f"{opcode.name} {argument} exceeds the file")
 
 
 class _SafeUnpickler(pickle.Unpickler):
@@ -209,6 +221,7 @@ def safe_load(data: bytes, name: str, *, opaque: bool = False) -> Any:
     """
     check_not_pointer(data[:128], name)
     try:
+        _check_sizes(data)
         return _SafeUnpickler(data, name, opaque).load()
     except InputError:
         raise

@@ -91,6 +91,9 @@ HOSTILE = {
     "ndarray called": b"cnumpy\nndarray\n((I2\ntS'O'\ntR.",
     "changes a function": b"c_codecs\nencode\n(N}S'_function'\nI1\nstb.",
     "persistent id": b"Pabc\n.",
+    "huge memo": b"\x80\x02}r\xf0\xff\xff\xff.",
+    "huge bytes": b"\x80\x05\x96\x00\x00\x00\x00\x00\x01\x00\x00x.",
+    "huge frame": b"\x80\x04\x95\x00\x00\x00\x00\x00\x01\x00\x00}.",
     "extension": b"\x80\x02\x82\x01.",
 }
 
