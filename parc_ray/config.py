@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from algorithms.diffusion.config import DiffusionConfig
 from algorithms.ppo.config import TrackerConfig
+from envs.sims.base import SimConfig
 from envs.tracking.config import TrackingConfig
 from parc_ray.config_io import differences, to_plain
 from parc_ray.correction.config import CorrectionConfig
 from parc_ray.errors import InputError
+from parc_ray.pool_config import PoolConfig
 from parc_ray.synthesis.config import AugmentConfig, SynthesisConfig
 from parc_ray.terrain.generators import TerrainSpec
 
@@ -37,6 +39,10 @@ class DataConfig:
     format, or a data set manifest. Overridden by ``--data``."""
     min_frames: int = 16
     """Shortest clip that is trained on, frames at 30 fps: one window (15) and its successor."""
+    cell_size: float = 0.4
+    """Cell size of inferred terrains, m. PARC: 0.4."""
+    unroll_s: float = 3.0
+    """Looped motions are repeated to at least this length, s."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -84,6 +90,22 @@ class D0Config:
     """Who makes the augmented clips physical. PARC: tracker."""
     tracker: TrackerBudget = field(default_factory=TrackerBudget)
     """Training of the first tracker."""
+    max_clips: int | None = None
+    """Initial clips used at most, classes in turn, terrain first; None: all. PARC: all."""
+    max_clip_s: float | None = None
+    """Longer initial clips are cut to the piece with the greatest level change, s; None: whole."""
+    min_tracked_s: float = 1.0
+    """Shorter clips are no training material for the tracker, s."""
+    keep_uncorrected: bool = False
+    """Whether initial clips that nobody could correct join D0 as they are. PARC: no."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        ok = self.max_clips is None or self.max_clips >= 1
+        require(ok, "d0.max_clips", self.max_clips, "1 or more, or None")
+        ok = self.max_clip_s is None or self.max_clip_s >= 0.5
+        require(ok, "d0.max_clip_s", self.max_clip_s, "0.5 s or more, or None")
+        require(self.min_tracked_s >= 0.1, "d0.min_tracked_s", self.min_tracked_s, "0.1 s or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +205,19 @@ class ResourcesConfig:
         for name in ("cpus_per_worker", "gpus_per_worker", "stage_retries"):
             require(getattr(self, name) >= 0, f"resources.{name}", getattr(self, name), ">= 0")
 
+    def pool(self, actors: int) -> PoolConfig:
+        """A pool of ``actors`` with this section's share of the machine each."""
+        return PoolConfig(
+            actors=actors,
+            cpus=self.cpus_per_worker,
+            gpus=self.gpus_per_worker,
+            threads=self.threads_per_worker,
+        )
+
+    def per_worker(self) -> dict[str, float]:
+        """Ray resources of one training worker."""
+        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParcConfig:
@@ -216,6 +251,10 @@ class ParcConfig:
     """From kinematic to physical motions."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """Test set and metrics."""
+    sim: SimConfig = field(default_factory=SimConfig)
+    """The simulated physics."""
+    simulator: str = "mujoco_cpu"
+    """Which simulator runs it."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     """Where it runs."""
 

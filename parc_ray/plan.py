@@ -76,7 +76,10 @@ def _initial(config: ParcConfig) -> list[PlannedStage]:
         record_inputs["tracker"] = Source(iteration=0, stage="train-tracker", output="tracker")
     recorded = Source(iteration=0, stage="record", output="recorded")
     stages.append(PlannedStage(iteration=0, name="record", inputs=record_inputs))
-    stages.append(PlannedStage(iteration=0, name="merge", inputs={"motions": recorded}))
+    merged = {"motions": recorded}
+    if config.d0.keep_uncorrected:
+        merged["uncorrected"] = clips
+    stages.append(PlannedStage(iteration=0, name="merge", inputs=merged))
     return stages
 
 
@@ -91,7 +94,7 @@ def _iteration(
     motions = Source(iteration=iteration, stage="generate", output="motions")
     new_tracker = Source(iteration=iteration, stage="train-tracker", output="tracker")
     recorded = Source(iteration=iteration, stage="record", output="recorded")
-    evaluated = {"generator": new_generator, "motions": motions, "dataset": _dataset(iteration)}
+    evaluated = {"generator": new_generator, "motions": motions, "dataset": dataset}
 
     def stage(name: str, inputs: dict[str, Source]) -> PlannedStage:
         return PlannedStage(iteration=iteration, name=name, inputs=inputs)

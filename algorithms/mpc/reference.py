@@ -39,9 +39,7 @@ class ReferenceTrack:
     def at(self, index: Tensor) -> ReferenceTrack:
         """Select frames; indices past the end repeat the last frame."""
         index = index.clamp(max=self.num_frames - 1)
-        return ReferenceTrack(
-            self.state.index(index), self.joint_rot[index], self.body_pos[index]
-        )
+        return ReferenceTrack(self.state.index(index), self.joint_rot[index], self.body_pos[index])
 
 
 def reference_track(character: Character, clip: MotionClip) -> ReferenceTrack:
@@ -57,7 +55,5 @@ def reference_track(character: Character, clip: MotionClip) -> ReferenceTrack:
     joint_rot = dof_to_joint_rot(skeleton, frames.dof)
     body_pos, _ = forward_kinematics(skeleton, frames.root_pos, frames.root_rot, joint_rot)
     force = torch.zeros(*frames.root_pos.shape[:1], skeleton.num_bodies, 3)
-    state = SimState(
-        frames.root_pos, frames.root_rot, lin, ang, frames.dof, dof_vel, force
-    )
+    state = SimState(frames.root_pos, frames.root_rot, lin, ang, frames.dof, dof_vel, force)
     return ReferenceTrack(state, joint_rot, body_pos)

@@ -15,9 +15,7 @@ def recording_metrics(clip: MotionClip, character: Character) -> dict[str, float
     return {name: figures[name] for name in keep}
 
 
-def refusals(
-    metrics: dict[str, float], num_points: int, gate: GateConfig
-) -> list[str]:
+def refusals(metrics: dict[str, float], num_points: int, gate: GateConfig) -> list[str]:
     """Reasons against a recording, empty where there are none.
 
     Args:

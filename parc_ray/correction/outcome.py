@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -73,3 +74,18 @@ class Outcome:
             "reasons": self.reasons,
             "metrics": {k: v if v == v else None for k, v in self.metrics.items()},
         }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], clip: MotionClip | None) -> Outcome:
+        """The inverse of `record`, given the clip it speaks of."""
+        return cls(
+            source_id=record["source_id"],
+            clip=clip,
+            corrector=record["corrector"],
+            whole=record["whole"],
+            start_frame=record["start_frame"],
+            end_frame=record["end_frame"],
+            attempts=[Attempt(**a) for a in record["attempts"]],
+            reasons=list(record["reasons"]),
+            metrics={k: math.nan if v is None else v for k, v in record["metrics"].items()},
+        )

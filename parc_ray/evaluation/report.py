@@ -128,17 +128,20 @@ def time_table(summary: RunSummary) -> Table:
         cells = [stage]
         for iteration in iterations:
             one = mine[mine["iteration"] == iteration]
-            cells.append(f"{one['wall_s'].sum():.0f} / {one['cpu_s'].sum():.0f}" if len(one) else "–")
+            cells.append(
+                f"{one['wall_s'].sum():.0f} / {one['cpu_s'].sum():.0f}" if len(one) else "–"
+            )
         cells.append(f"{mine['wall_s'].sum():.0f} / {mine['cpu_s'].sum():.0f}")
         rows.append(cells)
-    total = [f"{frame['wall_s'].sum():.0f} / {frame['cpu_s'].sum():.0f}"]
-    per_iteration = [
-        f"{one['wall_s'].sum():.0f} / {one['cpu_s'].sum():.0f}"
-        for one in (frame[frame["iteration"] == i] for i in iterations)
-    ]
-    rows.append(["all", *per_iteration, *total])
+    per_iteration = [_seconds(frame[frame["iteration"] == i]) for i in iterations]
+    rows.append(["all", *per_iteration, _seconds(frame)])
     return Table(
         columns=["stage", *(f"iteration {i}" for i in iterations), "all"],
         rows=rows,
         caption="Wall seconds / CPU seconds.",
     )
+
+
+def _seconds(part: pd.DataFrame) -> str:
+    """Wall and CPU seconds of some stages."""
+    return f"{part['wall_s'].sum():.0f} / {part['cpu_s'].sum():.0f}"

@@ -95,9 +95,11 @@ def summarise(run: Storage, name: str) -> RunSummary:
         head, _, number = directory.rpartition("_")
         if head != "it" or not number.isdigit():
             continue
-        for path in run.list_dirs(directory):
-            if run.exists(f"{path}/{DONE}"):
-                stages.append(_read_stage(run, path, int(number)))
+        stages += [
+            _read_stage(run, path, int(number))
+            for path in run.list_dirs(directory)
+            if run.exists(f"{path}/{DONE}")
+        ]
     stages.sort(key=lambda s: (s.iteration, _position(s.name)))
     return RunSummary(name=name, stages=tuple(stages))
 

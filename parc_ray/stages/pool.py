@@ -22,6 +22,7 @@ from parc_ray.data.manifest import Part
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import write_part
 from parc_ray.motion.clip import MotionClip
+from parc_ray.pool_config import PoolConfig
 
 logger = logging.getLogger(__name__)
 
@@ -75,23 +76,6 @@ class Worker(Protocol):
     def __call__(self, item: WorkItem) -> ItemOutput:
         """Do one item."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolConfig:
-    """Size of a pool."""
-
-    actors: int = 2
-    """Number of actors; 0 works in the driver's process, without Ray."""
-
-    cpus: float = 0.9
-    """Logical CPUs of one actor."""
-
-    gpus: float = 0.0
-    """GPUs, or a share of one, of one actor."""
-
-    threads: int = 1
-    """Torch threads of one actor."""
 
 
 def run_items(

@@ -1,0 +1,115 @@
+"""The initial clips of a run: import, cut to size, choose."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from parc_ray.character.character import Character
+from parc_ray.config import D0Config, DataConfig
+from parc_ray.data.importers.pipeline import ImportOptions, import_path
+from parc_ray.data.sample_data import load_sample_clips
+from parc_ray.errors import InputError
+from parc_ray.motion.clip import MotionClip
+from parc_ray.motion.resample import unroll_loop
+from parc_ray.synthesis.sample_variants import make_sample_variants
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = "sample"
+
+
+def load_initial(data: DataConfig, character: Character, seed: int) -> list[MotionClip]:
+    """Import the run's initial data.
+
+    Files that are too short to train on are left out with a line in the log; anything else that is
+    wrong with a file stops the run.
+
+    Args:
+        data: where it is.
+        character: whose motions they are to be.
+        seed: of the terrain variants of the built-in sample.
+
+    Raises:
+        InputError: nothing there, or a file that cannot be used.
+    """
+    options = ImportOptions(
+        min_frames=data.min_frames, cell_size=data.cell_size, unroll_s=data.unroll_s
+    )
+    if data.path == SAMPLE:
+        flat = load_sample_clips(character, options=options)
+        return make_sample_variants(flat, character, seed)
+    refused: list[tuple[str, str]] = []
+    clips = import_path(Path(data.path), character, options, refused=refused)
+    for file, reason in refused:
+        if "frames" not in reason or not _is_short(reason):
+            raise InputError(reason if file in reason else f"{file}: {reason}")
+        logger.warning("left out: %s", reason)
+    if not clips:
+        raise InputError(
+            f"data.path: {data.path} holds no clip of {data.min_frames} frames or more; "
+            "add longer clips"
+        )
+    return [_unrolled(clip, character) for clip in clips]
+
+
+def _is_short(reason: str) -> bool:
+    return "too short" in reason
+
+
+def _unrolled(clip: MotionClip, character: Character) -> MotionClip:
+    """Loops become plain clips: every later stage works on these."""
+    if clip.loop != "wrap":
+        return clip
+    return unroll_loop(character.skeleton, clip, clip.duration_s)
+
+
+def choose_initial(clips: Sequence[MotionClip], config: D0Config) -> list[MotionClip]:
+    """Cut long clips and take at most ``config.max_clips``, classes in turn.
+
+    Within a class, clips with a greater level change under their path come first, so that a small
+    run still sees terrain.
+    """
+    cut = [crop_to_change(clip, config.max_clip_s) for clip in clips]
+    if config.max_clips is None or len(cut) <= config.max_clips:
+        return cut
+    groups: dict[str, list[MotionClip]] = defaultdict(list)
+    for clip in cut:
+        groups[clip.provenance.class_name].append(clip)
+    for group in groups.values():
+        group.sort(key=lambda c: (-path_change(c), c.clip_id))
+    order = [groups[name] for name in sorted(groups)]
+    chosen: list[MotionClip] = []
+    for rank in range(max(len(group) for group in order)):
+        chosen += [group[rank] for group in order if rank < len(group)]
+    return chosen[: config.max_clips]
+
+
+def path_change(clip: MotionClip) -> float:
+    """Highest minus lowest ground under the root's path, m."""
+    heights = clip.terrain.height_at(clip.frames.root_pos[:, :2])
+    return float(heights.max() - heights.min())
+
+
+def crop_to_change(clip: MotionClip, max_s: float | None) -> MotionClip:
+    """The piece of at most ``max_s`` seconds that crosses the greatest level change.
+
+    Of equal pieces the earliest is taken. Shorter clips stay as they are.
+    """
+    if max_s is None or clip.duration_s <= max_s + 1e-6:
+        return clip
+    length = max(2, round(max_s * clip.fps) + 1)
+    ground = clip.terrain.height_at(clip.frames.root_pos[:, :2])
+    windows = ground.unfold(0, length, 1)
+    change = (windows.amax(-1) - windows.amin(-1)).mul(100).round()
+    start = int(torch.argmax((change == change.max()).int()))
+    provenance = replace(
+        clip.provenance,
+        notes=f"{clip.provenance.notes}; frames {start} to {start + length - 1}".strip("; "),
+    )
+    return replace(clip, frames=clip.frames.time(start, start + length), provenance=provenance)

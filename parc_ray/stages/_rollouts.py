@@ -1,0 +1,106 @@
+"""Motions on random terrains by a trained generator: shared by generation and evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from algorithms.diffusion.generator import DiffusionGenerator
+from parc_ray.character.character import Character
+from parc_ray.motion.clip import MotionClip, Provenance
+from parc_ray.synthesis.config import SynthesisConfig
+from parc_ray.synthesis.planning import PlannedTerrain, plan_on_terrain
+from parc_ray.synthesis.rollout import Candidate, generate_candidates
+from parc_ray.terrain.generators import make_terrain
+from parc_ray.terrain.spec import TerrainSpec
+
+
+def mix(seed: int, *numbers: int) -> int:
+    """A seed in [0, 2^31) decided by a seed and some numbers."""
+    return int(np.random.SeedSequence([seed, *numbers]).generate_state(1)[0]) >> 1
+
+
+def load_generator_bytes(
+    content: bytes, character: Character, blend: float
+) -> tuple[DiffusionGenerator, str]:
+    """A generator from the bytes of its file, and their digest."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "generator.pt"
+        path.write_bytes(content)
+        generator = DiffusionGenerator.load(path, character, blend=blend)
+    return generator, hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedBatch:
+    """Terrains of one item that have a path.
+
+    Attributes:
+        numbers: numbers of the terrains in the stage.
+        planned: terrains and paths.
+        refused: number of a terrain without a path, and why.
+    """
+
+    numbers: list[int]
+    planned: list[PlannedTerrain]
+    refused: dict[int, str]
+
+
+def plan_terrains(
+    spec: TerrainSpec, synthesis: SynthesisConfig, numbers: Sequence[int], seed: int
+) -> PlannedBatch:
+    """Make the terrains of these numbers and plan a path over each."""
+    found, planned, refused = [], [], {}
+    for number in numbers:
+        terrain = make_terrain(spec, np.random.default_rng(mix(seed, 1, number)))
+        result = plan_on_terrain(terrain, synthesis.planner, mix(seed, 2, number))
+        if result.path.points is None:
+            refused[number] = result.path.reason
+            continue
+        found.append(number)
+        planned.append(result)
+    return PlannedBatch(numbers=found, planned=planned, refused=refused)
+
+
+def roll_out(
+    generator: DiffusionGenerator,
+    batch: PlannedBatch,
+    character: Character,
+    synthesis: SynthesisConfig,
+    candidates: int,
+    seed: int,
+) -> list[Candidate]:
+    """Candidates on every planned terrain of a batch; none where nothing was planned."""
+    if not batch.planned:
+        return []
+    return generate_candidates(
+        generator,
+        [p.terrain for p in batch.planned],
+        [p.path.points for p in batch.planned if p.path.points is not None],
+        character,
+        replace(synthesis.rollout, candidates=candidates),
+        mix(seed, 3, *batch.numbers),
+    )
+
+
+def candidate_clip(
+    candidate: Candidate,
+    planned: PlannedTerrain,
+    clip_id: str,
+    fps: float,
+    provenance: Provenance,
+) -> MotionClip:
+    """A candidate as a clip on its whole terrain."""
+    return MotionClip(
+        clip_id=clip_id,
+        frames=candidate.frames,
+        fps=fps,
+        terrain=planned.terrain,
+        path_nodes=planned.path.points,
+        provenance=provenance,
+    )

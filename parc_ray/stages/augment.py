@@ -1,0 +1,110 @@
+"""``augment``: the initial clips and spatial variants of them (synthesis.md 5).
+
+Output ``dataset``: kinematic clips, originals first; iteration 0 then makes them physical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parc_ray.character.character import Character, load_character
+from parc_ray.config import ParcConfig
+from parc_ray.motion.clip import MotionClip
+from parc_ray.pool_config import PoolConfig
+from parc_ray.stages._datasets import item_parts, require_clips, save_manifest, write_clips
+from parc_ray.stages._initial import choose_initial, load_initial
+from parc_ray.stages.base import StageOutputs, StageRun
+from parc_ray.stages.pool import ItemOutput, WorkItem, run_items
+from parc_ray.stages.registry import StageSpec
+from parc_ray.synthesis.augmentation import make_variants
+from parc_ray.synthesis.config import AugmentConfig
+from parc_ray.synthesis.levels import level_change
+from parc_ray.synthesis.variant_plan import VariantPlan, plan_variants
+
+PLANS_PER_ITEM = 8
+LEVEL_CHANGE_M = 0.1
+
+
+@dataclass
+class VariantWorker:
+    """Carries out some plans."""
+
+    clips: list[MotionClip]
+    plans: list[VariantPlan]
+    character: Character
+    config: AugmentConfig
+
+    def __call__(self, item: WorkItem) -> ItemOutput:
+        """Make the variants of plans ``first`` to ``last`` (exclusive)."""
+        plans = self.plans[item.payload["first"] : item.payload["last"]]
+        parents = {plan.parent_id for plan in plans}
+        clips = [clip for clip in self.clips if clip.clip_id in parents]
+        made = make_variants(clips, plans, self.character, self.config)
+        return ItemOutput(
+            clips=[clip for clip, _ in made],
+            record={clip.clip_id: dict(clip.metrics) for clip, _ in made},
+        )
+
+
+def body(run: StageRun) -> StageOutputs:
+    """Import, choose, vary."""
+    config: ParcConfig = run.ctx.config
+    character = load_character(config.character)
+    originals = choose_initial(load_initial(config.data, character, run.seed), config.d0)
+    require_clips(originals, "initial data", "give a directory with motions")
+    plans = plan_variants(originals, config.augment, run.seed)
+    run.log.info("[augment] %d clips, %d variants", len(originals), len(plans))
+    items = [
+        WorkItem(
+            id=f"variants-{first:05d}",
+            payload={"first": first, "last": min(first + PLANS_PER_ITEM, len(plans))},
+        )
+        for first in range(0, len(plans), PLANS_PER_ITEM)
+    ]
+    arguments = {
+        "clips": originals,
+        "plans": plans,
+        "character": character,
+        "config": config.augment,
+    }
+    results = run_items(
+        run.dir, items, VariantWorker, arguments, _pool(config), run.ctx.stage_path(run.name)
+    )
+    parts = [*write_clips(run, originals, "originals"), *item_parts(results)]
+    manifest = save_manifest(run, "initial", parts, character)
+    return StageOutputs(
+        paths={"dataset": "manifest.json"},
+        rows={"dataset": manifest.rows},
+        metrics={
+            "clips": float(manifest.rows),
+            "seconds": manifest.seconds,
+            "variants": float(len(plans)),
+            "level_change_share": _share(originals, character),
+        },
+        worker_cpu_seconds=sum(r.cpu_s for r in results),
+    )
+
+
+def _share(clips: Sequence[MotionClip], character: Character) -> float:
+    """Share of the originals' seconds whose feet cross a level change of 0.1 m or more."""
+    total = sum(clip.duration_s for clip in clips)
+    crossing = sum(
+        clip.duration_s for clip in clips if level_change(clip, character) >= LEVEL_CHANGE_M - 1e-4
+    )
+    return crossing / total if total else 0.0
+
+
+def _pool(config: ParcConfig) -> PoolConfig:
+    return config.resources.pool(config.resources.generate_actors)
+
+
+STAGE = StageSpec(
+    section=lambda config, iteration: {
+        "augment": config.augment,
+        "data": config.data,
+        "d0": {"max_clips": config.d0.max_clips, "max_clip_s": config.d0.max_clip_s},
+        "character": config.character,
+    },
+    body=body,
+)
