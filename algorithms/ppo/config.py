@@ -81,8 +81,11 @@ class TrackerConfig:
     lr_max: float = 2e-3
     """Highest learning rate of the KL controller."""
     kl_target: float | None = 0.12
-    """KL to the sampling policy (nats, summed over actions) that the learning rate is steered to
-    after every minibatch; none: constant rate. PARC: none."""
+    """KL to the sampling policy (nats, summed over actions) that the learning rate is steered to;
+    none: constant rate. PARC: none."""
+    lr_control: Literal["iteration", "minibatch"] = "minibatch"
+    """iteration: one move per iteration from the last epoch's KL, and no further epoch once an
+    epoch's KL exceeds twice the target; minibatch: a move after every minibatch."""
     critic_lr: float | None = None
     """A constant learning rate of the critic alone; none: the actor's."""
     momentum: float = 0.9

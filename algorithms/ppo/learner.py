@@ -125,6 +125,23 @@ class TensorPPOLearner(PPOTorchLearner):
         if own.get("sampler") is not None:
             self.make_runner().set_state({"sampler": own["sampler"]})
 
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """RLlib's own checkpoint state (``save_to_path``), with our controller's in it."""
+        state: dict[str, Any] = super().get_state(*args, **kwargs)
+        updater = self.updater.state_dict()
+        del updater["optimiser"]  # RLlib stores it as its own component
+        state["updater"] = {**updater, "rng": self.updater.rng.get_state().numpy()}
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Apply a state, always: an older sequence number does not veto it."""
+        self._weights_seq_no = 0
+        super().set_state(state)
+        if "updater" in state:
+            own = dict(state["updater"])
+            self.updater.rng.set_state(torch.from_numpy(own.pop("rng").copy()))
+            self.updater.load_counters(own)
+
     def warm_start(self, policy: MlpPolicy) -> None:
         """Start from a policy's weights and normaliser; its statistics count as warmed up."""
         self.actor_critic.load_policy(policy)

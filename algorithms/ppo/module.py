@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.inference_only_api import InferenceOnlyAPI
@@ -49,6 +51,42 @@ class ActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
     def get_non_inference_attributes(self) -> list[str]:
         """Names of the parts that runners do not need."""
         return ["critic"]
+
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        inference_only: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Arrays of all tensors in their own precision (RLlib's version reduces float64).
+
+        Args:
+            components: unused, a module has none.
+            not_components: unused.
+            inference_only: leave the critic out.
+            **kwargs: ignored.
+        """
+        return {
+            k: v.detach().cpu().numpy().copy()
+            for k, v in self.state_dict().items()
+            if not (inference_only and k.startswith("critic."))
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Load a state of arrays or tensors; inference-only copies ignore a critic in it.
+
+        Raises:
+            KeyError: tensors are missing.
+        """
+        tensors = {
+            k: v if isinstance(v, Tensor) else torch.from_numpy(np.array(v))
+            for k, v in state.items()
+        }
+        missing, _ = self.load_state_dict(tensors, strict=False)
+        if self.inference_only and missing:
+            raise KeyError(f"module state lacks {missing}")
 
     def act_mean(self, obs: Tensor) -> Tensor:
         """Mean actions (..., A) for raw observations (..., O)."""

@@ -206,9 +206,10 @@ class Updater:
         samples = batch.target.numel()
         parts = max(1, round(samples / self.config.minibatch))
         totals: dict[str, float] = {key: 0.0 for key in _STATS}
-        good = 0
-        for _ in range(self.config.epochs):
+        good, epoch_kl = 0, 0.0
+        for epoch in range(self.config.epochs):
             order = torch.randperm(samples, generator=self.rng).to(self.device)
+            kls = []
             for ids in order.tensor_split(parts):
                 stats = self._step(batch.take(ids))
                 if stats is None:
@@ -216,10 +217,35 @@ class Updater:
                     continue
                 self.bad_streak = 0
                 good += 1
+                kls.append(stats["kl"])
                 for key, value in stats.items():
                     totals[key] += value
+            epoch_kl = sum(kls) / max(len(kls), 1)
+            metrics["epochs"] = epoch + 1.0
+            if self._per_iteration and epoch_kl > 2.0 * (self.config.kl_target or 0.0):
+                break
+        if self._per_iteration and good:
+            self._steer(epoch_kl)
         metrics |= {key: value / max(good, 1) for key, value in totals.items()}
+        metrics["kl_last_epoch"] = epoch_kl
         metrics["entropy"] = float(entropy(self.module.log_std.detach()))
+
+    @property
+    def _acting(self) -> bool:
+        """Whether the actor is trained in this iteration."""
+        return self.iteration >= self.warmup + self.critic_only
+
+    @property
+    def _per_iteration(self) -> bool:
+        config = self.config
+        steered = config.kl_target is not None and self._acting
+        return steered and config.lr_control == "iteration"
+
+    def _steer(self, kl: float) -> None:
+        """Move the learning rate towards the KL target."""
+        config = self.config
+        if config.kl_target is not None and self._acting:
+            self.lr = adapt_lr(self.lr, kl, config.kl_target, config.lr_min, config.lr_max)
 
     def _step(self, batch: Batch) -> dict[str, float] | None:
         """One gradient step; None where it was not finite and therefore left out."""
@@ -234,7 +260,7 @@ class Updater:
             kl = gaussian_kl(batch.mean, batch.log_std, mean, module.log_std).mean()
             clipped = (log_ratio.exp() - 1.0).abs().gt(config.clip).float().mean()
         loss = config.value_coef * value_loss
-        if self.iteration >= self.warmup + self.critic_only and not self._gated(value_loss):
+        if self._acting and not self._gated(value_loss):
             bonus = config.entropy_coef * entropy(module.log_std)
             loss = loss + policy_loss + config.bound_coef * bounds - bonus
         self.optimiser.zero_grad(set_to_none=True)
@@ -268,9 +294,8 @@ class Updater:
 
     def _apply(self, kl: float) -> None:
         config = self.config
-        acting = self.iteration >= self.warmup + self.critic_only
-        if config.kl_target is not None and acting:
-            self.lr = adapt_lr(self.lr, kl, config.kl_target, config.lr_min, config.lr_max)
+        if config.lr_control == "minibatch":
+            self._steer(kl)
         self.optimiser.param_groups[0]["lr"] = self.lr
         self.optimiser.param_groups[1]["lr"] = config.critic_lr or self.lr
         self.optimiser.step()
@@ -318,6 +343,10 @@ class Updater:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`; the process's generator is restored apart from it."""
         self.optimiser.load_state_dict(state["optimiser"])
+        self.load_counters(state)
+
+    def load_counters(self, state: dict[str, Any]) -> None:
+        """Learning rate and counters alone."""
         self.lr = float(state["lr"])
         for name in ("iteration", "bad_streak", "bad_total", "critic_only", "warmup"):
             setattr(self, name, int(state[name]))

@@ -104,6 +104,22 @@ def test_two_plus_two_iterations_equal_four_bit_for_bit(toy, tmp_path, bf16):
     assert_equal_trees(want, got)
 
 
+def test_rllib_own_checkpoints_restore_too(toy, tmp_path):
+    algo = build(toy)
+    algo.train()
+    algo.train()
+    algo.save_to_path(str(tmp_path / "native"))
+    algo.train()
+    want = algo.training_state()
+    algo.restore_from_path(str(tmp_path / "native"))  # backwards, on the living algorithm
+    algo.train()
+    got = algo.training_state()
+    algo.stop()
+    assert_equal_trees(want["learners"], got["learners"])
+    assert_equal_trees(want["runners"], got["runners"])
+    assert got["iteration"] == 3
+
+
 def test_local_placement_makes_one_simulator_and_shares_the_module(toy):
     algo = build(toy)
     assert algo.env_runner.module is algo.learner_group._learner.actor_critic

@@ -154,8 +154,19 @@ def test_normaliser_warms_up_freezes_and_stops():
     assert float(capped.module.normaliser.count) == 300
 
 
+def test_learning_rate_moves_once_per_iteration_and_a_large_kl_ends_the_epochs():
+    updater = make_updater(kl_target=1e-9, lr_control="iteration")
+    metrics = updater.update(fragment(updater.module))
+    assert metrics["epochs"] == 1.0
+    assert metrics["lr"] == pytest.approx(5e-4 / 1.5)
+    calm = make_updater(kl_target=10.0, lr_control="iteration")
+    metrics = calm.update(fragment(calm.module))
+    assert metrics["epochs"] == 3.0
+    assert metrics["lr"] == pytest.approx(5e-4 * 1.5)
+
+
 def test_learning_rate_follows_the_kl_within_bounds_and_deviation_keeps_its_floor():
-    updater = make_updater(kl_target=1e-9, lr_min=4e-4, std_floor=0.299)
+    updater = make_updater(kl_target=1e-9, lr_min=4e-4, std_floor=0.299, lr_control="minibatch")
     metrics = updater.update(fragment(updater.module))
     assert metrics["lr"] == 4e-4
     assert float(updater.module.log_std.detach().exp().min()) >= 0.299 - 1e-6
