@@ -119,22 +119,15 @@ def iteration_table(summary: RunSummary) -> Table:
 
 def time_table(summary: RunSummary) -> Table:
     """Wall and CPU seconds per stage, iterations side by side, with the sums."""
-    frame = summary.time_table()
-    stages = list(dict.fromkeys(frame["stage"]))
+    everything: list[dict[str, Any]] = summary.time_table().to_dict("records")
     iterations = summary.iterations
     rows = []
-    for stage in stages:
-        mine = frame[frame["stage"] == stage]
-        cells = [stage]
-        for iteration in iterations:
-            one = mine[mine["iteration"] == iteration]
-            cells.append(
-                f"{one['wall_s'].sum():.0f} / {one['cpu_s'].sum():.0f}" if len(one) else "–"
-            )
-        cells.append(f"{mine['wall_s'].sum():.0f} / {mine['cpu_s'].sum():.0f}")
-        rows.append(cells)
-    per_iteration = [_seconds(frame[frame["iteration"] == i]) for i in iterations]
-    rows.append(["all", *per_iteration, _seconds(frame)])
+    for stage in dict.fromkeys(row["stage"] for row in everything):
+        mine = [row for row in everything if row["stage"] == stage]
+        parts = [[row for row in mine if row["iteration"] == i] for i in iterations]
+        rows.append([stage, *(_seconds(part) if part else "–" for part in parts), _seconds(mine)])
+    sums = [_seconds([row for row in everything if row["iteration"] == i]) for i in iterations]
+    rows.append(["all", *sums, _seconds(everything)])
     return Table(
         columns=["stage", *(f"iteration {i}" for i in iterations), "all"],
         rows=rows,
@@ -142,6 +135,7 @@ def time_table(summary: RunSummary) -> Table:
     )
 
 
-def _seconds(part: pd.DataFrame) -> str:
+def _seconds(part: list[dict[str, float]]) -> str:
     """Wall and CPU seconds of some stages."""
-    return f"{part['wall_s'].sum():.0f} / {part['cpu_s'].sum():.0f}"
+    wall, cpu = (sum(row[key] for row in part) for key in ("wall_s", "cpu_s"))
+    return f"{wall:.0f} / {cpu:.0f}"

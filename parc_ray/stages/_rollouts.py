@@ -12,7 +12,6 @@ import numpy as np
 
 from algorithms.diffusion.generator import DiffusionGenerator
 from parc_ray.character.character import Character
-from parc_ray.motion.clip import MotionClip, Provenance
 from parc_ray.synthesis.config import SynthesisConfig
 from parc_ray.synthesis.planning import PlannedTerrain, plan_on_terrain
 from parc_ray.synthesis.rollout import Candidate, generate_candidates
@@ -85,22 +84,4 @@ def roll_out(
         character,
         replace(synthesis.rollout, candidates=candidates),
         mix(seed, 3, *batch.numbers),
-    )
-
-
-def candidate_clip(
-    candidate: Candidate,
-    planned: PlannedTerrain,
-    clip_id: str,
-    fps: float,
-    provenance: Provenance,
-) -> MotionClip:
-    """A candidate as a clip on its whole terrain."""
-    return MotionClip(
-        clip_id=clip_id,
-        frames=candidate.frames,
-        fps=fps,
-        terrain=planned.terrain,
-        path_nodes=planned.path.points,
-        provenance=provenance,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from algorithms.ppo.policy import MlpPolicy
@@ -19,6 +20,9 @@ from parc_ray.stages.base import StageRun
 
 COMPLETED_SHARE = 0.75
 """A clip counts as completed if this share of its starts from frame 0 reach its end."""
+
+_NUMBERS = ("starts", "completed", "survived", "random_completed", "level_change_m")
+_NUMBERS += ("body_error_relative_m", "body_error_global_m")
 
 
 def read_policy(run: StageRun, name: str = "tracker") -> MlpPolicy:
@@ -99,15 +103,17 @@ def clip_table(
 
 def table_figures(table: pd.DataFrame, prefix: str) -> dict[str, float]:
     """Means and counts over a clip table."""
-    done = table["completed"] >= COMPLETED_SHARE * table["starts"]
-    high = done & (table["level_change_m"] >= 0.2 - 1e-4)
+    numbers = {name: table[name].to_numpy(dtype=float) for name in _NUMBERS}
+    completed = numbers["completed"] / numbers["starts"]
+    done = completed >= COMPLETED_SHARE
+    high = done & (numbers["level_change_m"] >= 0.2 - 1e-4)
     return {
         f"{prefix}_clips": float(len(table)),
         f"{prefix}_clips_completed": float(done.sum()),
         f"{prefix}_clips_completed_02m": float(high.sum()),
-        f"{prefix}_survived_from_start": float(table["survived"].mean()),
-        f"{prefix}_completed_from_start": float((table["completed"] / table["starts"]).mean()),
-        f"{prefix}_random_completed": float(table["random_completed"].mean()),
-        f"{prefix}_body_error_relative_m": float(table["body_error_relative_m"].mean()),
-        f"{prefix}_body_error_global_m": float(table["body_error_global_m"].mean()),
+        f"{prefix}_survived_from_start": float(numbers["survived"].mean()),
+        f"{prefix}_completed_from_start": float(completed.mean()),
+        f"{prefix}_random_completed": float(numbers["random_completed"].mean()),
+        f"{prefix}_body_error_relative_m": float(np.nanmean(numbers["body_error_relative_m"])),
+        f"{prefix}_body_error_global_m": float(np.nanmean(numbers["body_error_global_m"])),
     }

@@ -22,7 +22,6 @@ from parc_ray.evaluation.metrics import clip_metrics
 from parc_ray.motion.clip import MotionClip, Provenance
 from parc_ray.stages._datasets import save_manifest, write_clips
 from parc_ray.stages._rollouts import (
-    candidate_clip,
     load_generator_bytes,
     plan_terrains,
     roll_out,
@@ -38,11 +37,13 @@ from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.pool import ItemOutput, ItemResult, WorkItem, run_items
 from parc_ray.stages.registry import StageSpec
 from parc_ray.stages.train_tracker import training_clips
+from parc_ray.synthesis.assemble import candidate_clip
 from parc_ray.synthesis.config import SynthesisConfig
 from parc_ray.synthesis.levels import level_change
 from parc_ray.synthesis.selection import select_candidates
 
 TERRAINS_PER_ITEM = 2
+MIN_FRAMES = 4
 GENERATOR_FIGURES = ("fwd_m", "tpl", "tcl", "hjf_percent", "tpl_in_grid", "tpl_per_frame")
 
 
@@ -76,18 +77,21 @@ class TestWorker:
         terrains = [p.terrain for p in batch.planned]
         selection = replace(self.synthesis.selection, require_finished=False, top_k=1)
         chosen = select_candidates(candidates, terrains, self.character, selection, self._model.fps)
-        score = {(v.path_index, v.index): v.score for v in chosen.verdicts}
         rows, best = [], {}
-        for candidate in candidates:
-            if candidate.frames.num_frames < 4:
+        for candidate, verdict in zip(candidates, chosen.verdicts, strict=True):
+            path = batch.planned[candidate.path_index].path.points
+            if candidate.frames.num_frames < MIN_FRAMES or path is None:
                 continue
             number = batch.numbers[candidate.path_index]
             clip = candidate_clip(
                 candidate,
-                batch.planned[candidate.path_index],
+                verdict,
+                terrains[candidate.path_index],
+                path,
                 f"it{self.iteration:02d}_test{number:04d}_{candidate.index:03d}",
                 self._model.fps,
                 self._provenance(number),
+                None,
             )
             figures = clip_metrics(clip, self.character, cfg.form)
             rows.append(
@@ -99,7 +103,7 @@ class TestWorker:
                     **figures,
                 }
             )
-            key = score[(candidate.path_index, candidate.index)]
+            key = verdict.score
             if math.isfinite(key) and (number not in best or key < best[number][0]):
                 best[number] = (key, clip)
         record = {"rows": rows, "without_path": {str(k): v for k, v in batch.refused.items()}}
@@ -218,8 +222,9 @@ def _test_tracker(
         )
         table = clip_table(best, first, anywhere, [level_change(c, character) for c in best])
         _write_table(run, "tracker_test.csv", table)
-        figures["test_success"] = float((table["completed"] / table["starts"]).mean())
-        figures["test_survived"] = float(table["survived"].mean())
+        found = table_figures(table, "test")
+        figures["test_success"] = found["test_completed_from_start"]
+        figures["test_survived"] = found["test_survived_from_start"]
         figures["test_body_error_relative_m"] = float(anywhere.errors[:, 0].nanmean())
     return figures
 

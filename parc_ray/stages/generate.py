@@ -17,12 +17,9 @@ from parc_ray.config import IterationConfig, ParcConfig
 from parc_ray.data.store import read_part
 from parc_ray.evaluation.metrics import clip_metrics
 from parc_ray.motion.clip import MotionClip, Provenance
-from parc_ray.motion.contacts import label_contacts
-from parc_ray.motion.mirror import mirror_clip
 from parc_ray.stages._datasets import save_manifest, write_clips
 from parc_ray.stages._rollouts import (
     PlannedBatch,
-    candidate_clip,
     load_generator_bytes,
     plan_terrains,
     roll_out,
@@ -30,12 +27,10 @@ from parc_ray.stages._rollouts import (
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.pool import ItemOutput, ItemResult, WorkItem, run_items
 from parc_ray.stages.registry import StageSpec
+from parc_ray.synthesis.assemble import candidate_clip, finish_clips
 from parc_ray.synthesis.config import SynthesisConfig
-from parc_ray.synthesis.hesitation import remove_hesitation
-from parc_ray.synthesis.kinopt import optimize_motions
 from parc_ray.synthesis.rollout import Candidate
-from parc_ray.synthesis.selection import Selection, select_candidates
-from parc_ray.terrain.slicing import slice_around_motion
+from parc_ray.synthesis.selection import Selection, Verdict, select_candidates
 
 TERRAINS_PER_ITEM = 3
 TERRAINS_PER_MOTION = 10
@@ -70,12 +65,15 @@ class GenerateWorker:
         chosen = select_candidates(
             candidates, terrains, self.character, self.synthesis.selection, self._model.fps
         )
-        motions = [self._clip(candidates[i], batch) for i in chosen.kept]
+        motions = [self._clip(candidates[i], chosen.verdicts[i], batch) for i in chosen.kept]
         finished, table = self._finish(motions)
         return ItemOutput(clips=finished, record=_record(batch, candidates, chosen, table))
 
-    def _clip(self, candidate: Candidate, batch: PlannedBatch) -> MotionClip:
+    def _clip(self, candidate: Candidate, verdict: Verdict, batch: PlannedBatch) -> MotionClip:
         number = batch.numbers[candidate.path_index]
+        planned = batch.planned[candidate.path_index]
+        if planned.path.points is None:
+            raise ValueError(f"terrain {number} has no path")
         provenance = Provenance(
             source="PARC-Ray motion generator",
             licence="that of the data set it was trained on",
@@ -86,35 +84,40 @@ class GenerateWorker:
             maker="generate",
             class_name=f"generated_{self.row.terrain.kind}",
         )
-        name = f"it{self.iteration:02d}_t{number:05d}_c{candidate.index:03d}"
-        planned = batch.planned[candidate.path_index]
-        clip = candidate_clip(candidate, planned, name, self._model.fps, provenance)
-        xy = clip.frames.root_pos[:, :2]
-        padding = self.synthesis.slice_padding_m
-        return replace(clip, terrain=slice_around_motion(clip.terrain, xy, padding))
+        return candidate_clip(
+            candidate,
+            verdict,
+            planned.terrain,
+            planned.path.points,
+            f"it{self.iteration:02d}_t{number:05d}_c{candidate.index:03d}",
+            self._model.fps,
+            provenance,
+            self.synthesis.slice_padding_m,
+        )
 
     def _finish(
         self, motions: list[MotionClip]
     ) -> tuple[list[MotionClip], dict[str, dict[str, float]]]:
-        """Optimise, remove hesitations, label contacts anew, mirror; figures before and after."""
+        """Optimised clips and their mirror images; figures before and after."""
         table: dict[str, dict[str, float]] = {}
         made: list[MotionClip] = []
-        optimised = optimize_motions(motions, self.character, self.synthesis.optimizer)
-        for before, (clip, report) in zip(motions, optimised, strict=True):
-            clip, removed = remove_hesitation(clip, self.character, self.synthesis.hesitation)
+        settings = replace(self.synthesis, mirror=self.row.mirror and self.synthesis.mirror)
+        finished = finish_clips(motions, self.character, settings)
+        for before, motion in zip(motions, finished, strict=True):
+            clip = motion.clip
             if clip.num_frames < MIN_FRAMES:
                 table[before.clip_id] = {"dropped_frames_left": float(clip.num_frames)}
                 continue
-            contacts = label_contacts(self.character, clip.frames, clip.terrain)
-            clip = replace(clip, frames=replace(clip.frames, contacts=contacts))
             figures = self._figures(before, clip)
-            figures |= {"iterations": float(report.iterations), "removed_frames": float(removed)}
+            figures["iterations"] = float(motion.report.iterations)
+            figures["removed_frames"] = float(motion.hesitation_frames)
             clip.metrics.update(figures)
             table[clip.clip_id] = figures
             made.append(clip)
-            if self.row.mirror:
-                twin = mirror_clip(self.character, clip)
-                made.append(replace(twin, clip_id=f"{clip.clip_id}_m"))
+            if motion.mirrored is not None:
+                twin = replace(motion.mirrored, clip_id=f"{clip.clip_id}_m")
+                twin.metrics.update(figures)
+                made.append(twin)
         return made, table
 
     def _figures(self, before: MotionClip, after: MotionClip) -> dict[str, float]:
@@ -151,7 +154,7 @@ def body(run: StageRun) -> StageOutputs:
     arguments = {
         "generator": storage.read_bytes(path),
         "character": character,
-        "row": replace(row, mirror=row.mirror and config.synthesis.mirror),
+        "row": row,
         "synthesis": config.synthesis,
         "iteration": run.ctx.iteration,
         "seed": run.seed,

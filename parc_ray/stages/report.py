@@ -184,8 +184,7 @@ def _curve_section(summary: RunSummary) -> Section:
             name = next((n for n in names if table is not None and n in table), None)
             if table is None or name is None or x not in table:
                 continue
-            points = table[[x, name]].dropna()
-            curves[f"iteration {iteration}"] = _xy(points, x, name)
+            curves[f"iteration {iteration}"] = _xy(table, x, name)
         if curves:
             figure = draw_curves(curves, title, x_label, y_label)
             pictures.append(Picture(uri=data_uri(figure), alt=title))
@@ -193,7 +192,9 @@ def _curve_section(summary: RunSummary) -> Section:
 
 
 def _xy(points: pd.DataFrame, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    return points[x].to_numpy(float), points[y].to_numpy(float)
+    values = np.stack([points[x].to_numpy(dtype=float), points[y].to_numpy(dtype=float)])
+    whole = values[:, np.isfinite(values).all(axis=0)]
+    return whole[0], whole[1]
 
 
 def _picture_sections(summary: RunSummary, storage: Storage, character: Character) -> list[Section]:
