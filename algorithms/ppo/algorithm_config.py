@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,6 +122,16 @@ class TensorPPOConfig(PPOConfig):
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         return {}
+
+    def validate(self) -> None:
+        """RLlib's checks, without its advice on moving old code to the new API stack."""
+        advice = logging.getLogger("ray.rllib.algorithms.algorithm_config")
+        level = advice.level
+        advice.setLevel(logging.ERROR)
+        try:
+            super().validate()
+        finally:
+            advice.setLevel(level)
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
         """Nothing to compare: the batch size is derived from the fragments."""
