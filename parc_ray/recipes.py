@@ -58,7 +58,14 @@ def smoke() -> ParcConfig:
     return ParcConfig(
         name="smoke",
         augment=AugmentConfig(variants_per_clip=1, optimizer=OptimizerConfig(iterations=40)),
-        d0=D0Config(correction="mpc", tracker=TrackerBudget(samples=4_096)),
+        d0=D0Config(
+            correction="mpc",
+            tracker=TrackerBudget(samples=4_096),
+            max_clips=3,
+            max_clip_s=1.5,
+            min_tracked_s=0.5,
+            keep_uncorrected=True,
+        ),
         iterations=(row, row),
         generator=profile("tiny"),
         synthesis=_small_synthesis(optimiser_steps=40, max_duration_s=3.0),
@@ -94,10 +101,13 @@ def quick() -> ParcConfig:
     )
     return ParcConfig(
         name="quick",
-        augment=AugmentConfig(variants_per_clip=2, optimizer=OptimizerConfig(iterations=200)),
+        augment=AugmentConfig(variants_per_clip=0, optimizer=OptimizerConfig(iterations=200)),
         d0=D0Config(
             correction="tracker_then_mpc",
             tracker=TrackerBudget(samples=6_000_000, wall_s=360.0),
+            max_clips=12,
+            max_clip_s=2.5,
+            keep_uncorrected=True,
         ),
         iterations=(boxes, replace(boxes, terrain=_LOW_STAIRS)),
         generator=profile("small"),

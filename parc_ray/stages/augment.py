@@ -6,7 +6,7 @@ Output ``dataset``: kinematic clips, originals first; iteration 0 then makes the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import ParcConfig
@@ -53,7 +53,11 @@ def body(run: StageRun) -> StageOutputs:
     character = load_character(config.character)
     originals = choose_initial(load_initial(config.data, character, run.seed), config.d0)
     require_clips(originals, "initial data", "give a directory with motions")
-    plans = plan_variants(originals, config.augment, run.seed)
+    per_clip = max(1, config.augment.variants_per_clip)
+    plans = [
+        replace(plan, variant_id=f"{plan.parent_id}_a{number % per_clip:03d}")
+        for number, plan in enumerate(plan_variants(originals, config.augment, run.seed))
+    ]
     run.log.info("[augment] %d clips, %d variants", len(originals), len(plans))
     items = [
         WorkItem(

@@ -13,7 +13,7 @@ from typing import Any
 
 from algorithms.diffusion.generator import DiffusionGenerator
 from parc_ray.character.character import Character, load_character
-from parc_ray.config import IterationConfig, ParcConfig
+from parc_ray.config import GeneratorBudget, IterationConfig, ParcConfig, TrackerBudget
 from parc_ray.data.store import read_part
 from parc_ray.evaluation.metrics import clip_metrics
 from parc_ray.motion.clip import MotionClip, Provenance
@@ -101,8 +101,7 @@ class GenerateWorker:
         """Optimised clips and their mirror images; figures before and after."""
         table: dict[str, dict[str, float]] = {}
         made: list[MotionClip] = []
-        settings = replace(self.synthesis, mirror=self.row.mirror and self.synthesis.mirror)
-        finished = finish_clips(motions, self.character, settings)
+        finished = finish_clips(motions, self.character, self.synthesis)
         for before, motion in zip(motions, finished, strict=True):
             clip = motion.clip
             if clip.num_frames < MIN_FRAMES:
@@ -155,7 +154,7 @@ def body(run: StageRun) -> StageOutputs:
         "generator": storage.read_bytes(path),
         "character": character,
         "row": row,
-        "synthesis": config.synthesis,
+        "synthesis": config.synthesis_for(run.ctx.iteration),
         "iteration": run.ctx.iteration,
         "seed": run.seed,
     }
@@ -253,12 +252,8 @@ def _metrics(
 
 STAGE = StageSpec(
     section=lambda config, iteration: {
-        "row": replace(
-            config.row(iteration),
-            generator=type(config.row(iteration).generator)(),
-            tracker=type(config.row(iteration).tracker)(),
-        ),
-        "synthesis": config.synthesis,
+        "row": replace(config.row(iteration), generator=GeneratorBudget(), tracker=TrackerBudget()),
+        "synthesis": config.synthesis_for(iteration),
         "character": config.character,
     },
     body=body,

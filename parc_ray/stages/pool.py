@@ -141,8 +141,8 @@ def _stream(
         for item in items:
             yield runner.run(item)
         return
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
+    DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     rows = [{"id": item.id, "payload": json.dumps(item.payload)} for item in items]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _ItemRunner,  # pyright: ignore[reportArgumentType]

@@ -123,7 +123,7 @@ def body(run: StageRun) -> StageOutputs:
     """Tracker, then MPC, as the strategy says; then one data set of what was kept."""
     config: ParcConfig = run.ctx.config
     character = load_character(config.character)
-    correction = correction_of(config, run.ctx.iteration)
+    correction = config.correction_for(run.ctx.iteration)
     clips = read_input(run, "motions", character)
     setup = RecordSetup(
         clips=clips,
@@ -151,13 +151,6 @@ def body(run: StageRun) -> StageOutputs:
         metrics=metrics_of(made, manifest.seconds),
         worker_cpu_seconds=sum(r.cpu_s for r in results),
     )
-
-
-def correction_of(config: ParcConfig, iteration: int) -> CorrectionConfig:
-    """The correction of an iteration; iteration 0 has a strategy of its own."""
-    if iteration > 0 or config.d0.correction == "none":
-        return config.correction
-    return replace(config.correction, strategy=config.d0.correction)
 
 
 def _by_tracker(
@@ -240,7 +233,7 @@ def _ratio(a: float, b: float) -> float:
 
 def _section(config: ParcConfig, iteration: int) -> dict[str, Any]:
     return {
-        "correction": correction_of(config, iteration),
+        "correction": config.correction_for(iteration),
         "tracking": config.tracking,
         "sim": replace(config.sim, num_threads=1),
         "simulator": config.simulator,

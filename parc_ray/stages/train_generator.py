@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from algorithms.diffusion.config import DiffusionConfig
 from algorithms.diffusion.train import GENERATOR, train_generator
 from parc_ray.character.character import load_character
-from parc_ray.config import GeneratorBudget, ParcConfig
+from parc_ray.config import ParcConfig
 from parc_ray.data.bank import ClipBank
 from parc_ray.stages._curves import write_curve
 from parc_ray.stages._datasets import read_input, require_clips
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.registry import StageSpec
-
-
-def with_budget(config: DiffusionConfig, budget: GeneratorBudget, seed: int) -> DiffusionConfig:
-    """The generator's configuration with this iteration's budget and seed."""
-    train = replace(config.train, steps=budget.steps, max_seconds=budget.wall_s, seed=seed)
-    return replace(config, train=train)
 
 
 def body(run: StageRun) -> StageOutputs:
@@ -27,7 +18,6 @@ def body(run: StageRun) -> StageOutputs:
     character = load_character(config.character)
     clips = read_input(run, "dataset", character)
     require_clips(clips, "training set of the generator", "check what was recorded before")
-    budget = config.row(run.ctx.iteration).generator
     resources = config.resources
     out = run.dir.local_path()
     warm = None
@@ -37,7 +27,7 @@ def body(run: StageRun) -> StageOutputs:
     result = train_generator(
         ClipBank(clips, character.skeleton),
         character,
-        with_budget(config.generator, budget, run.seed),
+        config.generator_for(run.ctx.iteration, run.seed),
         out,
         "train",
         warm_start=warm,
@@ -52,8 +42,7 @@ def body(run: StageRun) -> StageOutputs:
 
 STAGE = StageSpec(
     section=lambda config, iteration: {
-        "generator": config.generator,
-        "budget": config.row(iteration).generator,
+        "generator": config.generator_for(iteration, 0),
         "workers": config.resources.generator_workers,
         "character": config.character,
     },

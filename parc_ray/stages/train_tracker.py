@@ -12,7 +12,7 @@ from algorithms.ppo.train import train_tracker
 from envs.tracking.creator import ENV_NAME, make_tracking_env
 from envs.tracking.rollouts import EpisodeRunner
 from parc_ray.character.character import Character, load_character
-from parc_ray.config import ParcConfig, TrackerBudget
+from parc_ray.config import ParcConfig
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._curves import write_curve
 from parc_ray.stages._datasets import read_input, require_clips
@@ -22,11 +22,6 @@ from parc_ray.stages.registry import StageSpec
 
 PROGRESS_EVERY = 20
 _PROBES_PER_CLIP = 4
-
-
-def budget_of(config: ParcConfig, iteration: int) -> TrackerBudget:
-    """Budget of this iteration's tracker."""
-    return config.d0.tracker if iteration == 0 else config.row(iteration).tracker
 
 
 def training_clips(run: StageRun, character: Character) -> list[MotionClip]:
@@ -70,7 +65,6 @@ def body(run: StageRun) -> StageOutputs:
     character = load_character(config.character)
     clips = training_clips(run, character)
     require_clips(clips, "training set of the tracker", "lower d0.min_tracked_s or add motions")
-    budget = budget_of(config, run.ctx.iteration)
     warm = None
     if "warm_start" in run.inputs:
         storage, path = run.open_input("warm_start")
@@ -83,7 +77,7 @@ def body(run: StageRun) -> StageOutputs:
             run.log.info("[%s] %s", run.ctx.stage_path(run.name), _line(iteration, metrics))
 
     result = train_tracker(
-        config.tracker.replace(seed=run.seed % (1 << 30)),
+        config.tracker_for(run.ctx.iteration, run.seed % (1 << 30)),
         ENV_NAME,
         {
             "character": character,
@@ -94,8 +88,6 @@ def body(run: StageRun) -> StageOutputs:
         },
         run.dir.local_path(),
         warm_start=warm,
-        samples=budget.samples,
-        wall_s=budget.wall_s,
         on_iteration=progress,
         evaluate=probe if config.tracker.evaluate_every else None,
     )
@@ -136,8 +128,7 @@ def _line(iteration: int, metrics: dict[str, Any]) -> str:
 
 STAGE = StageSpec(
     section=lambda config, iteration: {
-        "tracker": replace(config.tracker, samples=1, wall_s=None),
-        "budget": budget_of(config, iteration),
+        "tracker": config.tracker_for(iteration, 0),
         "tracking": config.tracking,
         "sim": replace(config.sim, num_threads=1),
         "simulator": config.simulator,
