@@ -271,4 +271,4 @@ class Trainer:
 
 def _mix(seed: int, step: int, rank: int) -> int:
     """Distinct seeds for distinct (seed, step, rank)."""
-    return (seed * 1_000_003 + step) * 65_537 + rank
+    return ((seed * 1_000_003 + step) * 65_537 + rank) % (1 << 63)
