@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -78,9 +79,10 @@ class ScalarWriter:
             self._write_rows()
 
     def add_all(self, values: Mapping[str, float], step: int) -> None:
-        """Log several numbers at one step."""
+        """Log several numbers at one step; what is not finite is left out."""
         for tag, value in values.items():
-            self.add(tag, value, step)
+            if math.isfinite(value):
+                self.add(tag, value, step)
 
     def flush(self) -> None:
         """Make everything logged so far readable by others."""

@@ -27,6 +27,22 @@ def test_what_is_logged_is_read_back_exactly(tmp_path):
     assert len(list((tmp_path / "logs/it_01/generate").glob("events.*"))) == 1
 
 
+def test_what_is_not_finite_is_left_out_without_a_word(tmp_path, caplog, capsys):
+    storage = Storage.from_uri(tmp_path)
+    with ScalarWriter(storage, "logs/a") as writer:
+        writer.add_all({"x": float("nan"), "y": 2.0, "z": float("inf")}, 1)
+    assert values(storage) == [("a", "y", 1, 2.0)]
+    captured = capsys.readouterr()
+    assert not caplog.records
+    assert not captured.out + captured.err
+
+
+def test_nothing_but_undefined_values_leaves_no_files(tmp_path):
+    with ScalarWriter(Storage.from_uri(tmp_path), "logs/a") as writer:
+        writer.add_all({"x": float("nan")}, 1)
+    assert list((tmp_path / "logs/a").iterdir()) == []
+
+
 def test_a_step_logged_twice_counts_once_with_the_later_value(tmp_path):
     storage = Storage.from_uri(tmp_path)
     for value in (1.0, 2.0):
