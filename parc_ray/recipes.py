@@ -30,6 +30,7 @@ from parc_ray.errors import InputError
 from parc_ray.synthesis.config import (
     AugmentConfig,
     OptimizerConfig,
+    PlannerConfig,
     RolloutConfig,
     SelectionConfig,
     SynthesisConfig,
@@ -38,6 +39,16 @@ from parc_ray.terrain.spec import TerrainSpec
 
 _TEST_TERRAIN = TerrainSpec(kind="paths", cells=(32, 32), path_count=10)
 _LOW_BOXES = TerrainSpec(kind="boxes", cells=(12, 12), box_count=6, box_height_m=(-0.3, 0.3))
+_ANYTHING = SelectionConfig(
+    require_finished=False,
+    unfinished_penalty=10.0,
+    w_seam_jerk=0.0,
+    max_penetration=1e6,
+    max_contact=1e6,
+    max_score=1e6,
+    top_k=1,
+)
+"""For generators that have hardly learnt: the least bad candidate of every path."""
 _LOW_STAIRS = TerrainSpec(kind="stairs", cells=(12, 12), stair_count=2, stair_start_m=(-0.3, 0.3))
 
 
@@ -68,7 +79,9 @@ def smoke() -> ParcConfig:
         ),
         iterations=(row, row),
         generator=profile("tiny"),
-        synthesis=_small_synthesis(optimiser_steps=40, max_duration_s=3.0),
+        synthesis=replace(
+            _small_synthesis(optimiser_steps=40, max_duration_s=2.0), selection=_ANYTHING
+        ),
         tracking=TRACKING_PRESETS["quick"](),
         tracker=TrackerConfig(
             num_envs=32, horizon=16, minibatch=256, epochs=2, hidden=(128, 64), checkpoint_every=2
@@ -243,8 +256,11 @@ def get_recipe(name: str) -> ParcConfig:
 def _small_synthesis(*, optimiser_steps: int, max_duration_s: float) -> SynthesisConfig:
     """Short motions, shortened optimisation, thresholds that a small generator can meet."""
     return SynthesisConfig(
+        planner=PlannerConfig(min_distance_m=2.5),
         rollout=RolloutConfig(max_duration_s=max_duration_s, stall_s=1.5),
-        selection=SelectionConfig(require_finished=False, min_progress=0.2, top_k=1),
+        selection=SelectionConfig(
+            require_finished=False, unfinished_penalty=10.0, min_progress=0.2, top_k=1
+        ),
         optimizer=OptimizerConfig(iterations=optimiser_steps),
         mirror=False,
     )
