@@ -229,7 +229,13 @@ def _mirrored(
 def estimate_stats(
     source: WindowSource, character: Character, config: DiffusionConfig
 ) -> FeatureStats:
-    """Mean and standard deviation per frame index and feature, over sampled windows.
+    """Mean and standard deviation per frame index and feature, over ``sample_features``."""
+    features = sample_features(source, character, config)
+    return compute_stats(FeatureLayout(character.skeleton), features)
+
+
+def sample_features(source: WindowSource, character: Character, config: DiffusionConfig) -> Tensor:
+    """Canonical feature vectors (W, T, F) of sampled windows, not normalised.
 
     Windows are drawn as training draws them (by clip weights, unlike the published code, and with
     mirror images where training has them) with a fixed seed, so every worker finds the same.
@@ -245,4 +251,4 @@ def estimate_stats(
         parts.append(pack(character.skeleton, frames))
         if mirror:
             parts.append(pack(character.skeleton, mirror_frames(character, frames)))
-    return compute_stats(FeatureLayout(character.skeleton), torch.cat(parts))
+    return torch.cat(parts)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from algorithms.diffusion.config import DiffusionConfig, config_from_dict
+from algorithms.diffusion.starts import Starts
 from parc_ray.errors import InputError
 from parc_ray.motion.features import FeatureStats
 
@@ -36,6 +37,7 @@ class GeneratorFile:
         model: raw weights of the denoiser.
         step: optimiser steps behind them, in this PARC iteration.
         optimizer: AdamW state, or None.
+        starts: past frames of the data to start from, or None.
     """
 
     config: DiffusionConfig
@@ -45,6 +47,7 @@ class GeneratorFile:
     model: dict[str, Tensor]
     step: int
     optimizer: dict[str, Any] | None = None
+    starts: Starts | None = None
 
 
 def write_atomically(content: dict[str, Any], path: Path) -> None:
@@ -100,6 +103,7 @@ def save_generator(file: GeneratorFile, path: Path) -> None:
             "ema": file.ema,
             "model": file.model,
             "optimizer": file.optimizer,
+            "starts": None if file.starts is None else vars(file.starts),
         },
         path,
     )
@@ -133,4 +137,5 @@ def load_generator(path: Path) -> GeneratorFile:
         model=content["model"],
         step=int(header["step"]),
         optimizer=content["optimizer"],
+        starts=Starts(**content["starts"]) if content.get("starts") else None,
     )

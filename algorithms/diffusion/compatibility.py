@@ -24,7 +24,15 @@ def check_warm_start(file: GeneratorFile, character: Character, config: Diffusio
         )
     for name in ("num_frames", "num_past", "fps", "diffusion_steps", "grid", "terrain"):
         _demand_equal(name, getattr(file.config, name), getattr(config, name))
-    for name in ("width", "heads", "layers", "feedforward", "frame_hidden", "target_hidden"):
+    for name in (
+        "width",
+        "heads",
+        "layers",
+        "feedforward",
+        "frame_hidden",
+        "target_hidden",
+        "past_anchor",
+    ):
         old, new = getattr(file.config.denoiser, name), getattr(config.denoiser, name)
         _demand_equal(f"denoiser.{name}", old, new)
 

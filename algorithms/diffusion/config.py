@@ -65,6 +65,9 @@ class DenoiserConfig:
     """Dropout after embeddings and inside layers, probability. PARC: 0.1."""
     attention_dropout: float = 0.1
     """Dropout of attention weights, probability. PARC: 0.1. It costs a fifth of a CPU step."""
+    past_anchor: bool = False
+    """Predict windows with clean past frames as corrections of a linear guess from these frames,
+    in units of the guess's own error (``anchor.PastAnchor``). PARC: false (whole frames)."""
 
     def __post_init__(self) -> None:
         """Check divisibility and ranges."""
@@ -183,6 +186,12 @@ class SamplingConfig:
     blend_end: float | None = None
     """If set, s goes linearly from ``blend`` at the noisiest step to this at the last. PARC:
     none."""
+    blend_fade: int = 0
+    """New frames over which s rises from 0 to its value, so that the seam to the past frames
+    follows them. PARC: 0 (the same s in all frames)."""
+    start: Literal["noise", "data"] = "noise"
+    """First windows: drawn from noise, or continued from past frames of the data, which the
+    training must have kept (``train.start_windows``). PARC: noise."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -190,6 +199,9 @@ class SamplingConfig:
         for name in ("blend", "blend_end"):
             value = getattr(self, name)
             _require(value is None or 0 <= value <= 1, f"sampling.{name}", value, "0 to 1")
+        _require(self.blend_fade >= 0, "sampling.blend_fade", self.blend_fade, "0 or more frames")
+        known = self.start in ("noise", "data")
+        _require(known, "sampling.start", self.start, "'noise' or 'data'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +235,9 @@ class TrainConfig:
     """Carry the optimiser state over to the next PARC iteration. PARC: true."""
     stat_windows: int = 50_000
     """Most windows used for mean and standard deviation of features. PARC: all."""
+    start_windows: int = 0
+    """Past windows of the data kept in the generator file for ``sampling.start = "data"``. PARC:
+    0."""
     report_every: int = 500
     """Steps between reports and checkpoints. PARC: 125 000 for checkpoints."""
     log_every: int = 50
@@ -239,6 +254,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Check ranges."""
         _require(self.steps >= 0, "train.steps", self.steps, "0 or more")
+        starts = self.start_windows
+        _require(starts >= 0, "train.start_windows", starts, "0 or more")
         for name in ("batch_size", "stat_windows", "report_every", "log_every"):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
         for name in ("learning_rate", "clip_norm"):
@@ -284,6 +301,8 @@ class DiffusionConfig:
         _require(self.diffusion_steps >= 2, "diffusion_steps", self.diffusion_steps, "2 or more")
         stride, last = self.sampling.stride, self.diffusion_steps - 1
         _require(last % stride == 0, "sampling.stride", stride, f"a divisor of {last}")
+        kept = self.sampling.start == "noise" or self.train.start_windows > 0
+        _require(kept, "sampling.start", "data", "'noise' where train.start_windows is 0")
 
     @property
     def reference(self) -> int:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from algorithms.diffusion.anchor import PastAnchor
 from algorithms.diffusion.conditions import Conditions
 from algorithms.diffusion.config import DenoiserConfig, DiffusionConfig
 from algorithms.diffusion.terrain_encoder import TerrainEncoder
@@ -130,6 +131,9 @@ class Denoiser(nn.Module):
         self.frames_out = mlp(d, net.frame_hidden, num_features)
         self.layers = nn.ModuleList(EncoderLayer(net) for _ in range(net.layers))
         self.dropout = nn.Dropout(net.dropout)
+        self.anchor = (
+            PastAnchor(cfg.num_frames, num_features, cfg.reference) if net.past_anchor else None
+        )
         tokens = self.terrain.num_tokens + cfg.num_frames + 3
         self.register_buffer("position", sinusoid_table(tokens, d), persistent=False)
         table = sinusoid_table(cfg.diffusion_steps, d)
@@ -179,7 +183,11 @@ class Denoiser(nn.Module):
         mask = keys[:, None, None, :]
         for layer in self.layers[:-1]:
             h = layer(h, mask)
-        return self.frames_out(self.layers[-1](h, mask, last=self.num_frames))
+        out = self.frames_out(self.layers[-1](h, mask, last=self.num_frames))
+        if self.anchor is None:
+            return out
+        told = (clean_past & past_visible)[:, None, None]
+        return torch.where(told, self.anchor(x.to(out.dtype), out), out)
 
     def forward(self, x: Tensor, t: Tensor, cond: Conditions) -> Tensor:
         """``encode`` and ``denoise`` in one call, as training needs it."""

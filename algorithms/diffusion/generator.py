@@ -93,7 +93,7 @@ class DiffusionGenerator:
         Args:
             path: the file.
             character: the character it was trained for.
-            blend: s, in place of the stored one.
+            blend: s (at the noisiest step), in place of the stored one.
             stride: DDIM stride, in place of the stored one.
             device: where the network runs.
 
@@ -103,7 +103,7 @@ class DiffusionGenerator:
         file = load_generator(Path(path))
         sampling = file.config.sampling
         if blend is not None:
-            sampling = dataclasses.replace(sampling, blend=blend, blend_end=None)
+            sampling = dataclasses.replace(sampling, blend=blend)
         if stride is not None:
             sampling = dataclasses.replace(sampling, stride=stride)
         return cls(file, character, sampling=sampling, device=device)
@@ -123,13 +123,17 @@ class DiffusionGenerator:
         Returns:
             (N, num_frames, ...) on the request's device; frames 0..num_past-1 are
             ``request.past`` where that is given. Without it, the window stands at the anchor:
-            its frame ``num_past - 1`` is there with the anchor's heading.
+            its frame ``num_past - 1`` is there with the anchor's heading; with
+            ``sampling.start = "data"`` its past frames are some of the data, and their height
+            follows from the ground at the anchor instead of the anchor's.
 
         Raises:
             ValueError: if ``request.past`` has another number of frames than ``num_past``.
         """
         home = request.anchor_pos.device
         n = request.anchor_pos.shape[0]
+        if request.past is None and self.config.sampling.start == "data":
+            request = dataclasses.replace(request, past=self._start(request, rng))
         frame = self._frame(request)
         past = None if request.past is None else self._past_features(request.past, frame)
         noise = torch.randn(n, self.num_frames, self.layout.size, generator=rng)
@@ -143,6 +147,7 @@ class DiffusionGenerator:
             stride=settings.stride,
             blend=settings.blend,
             blend_end=settings.blend_end,
+            blend_fade=settings.blend_fade,
             project=self.project,
         )
         frames = unpack(self.layout, self.stats.denormalise(x))[0].to(home)
@@ -160,6 +165,18 @@ class DiffusionGenerator:
         """
         features = self.stats.denormalise(x)
         return self.stats.normalise(project(self.character.skeleton, self.layout, features))
+
+    def _start(self, request: SampleRequest, rng: torch.Generator) -> MotionFrames:
+        """Past frames of the data, at the anchors."""
+        if self.file.starts is None:
+            raise InputError(
+                "sampling.start: is 'data', but the generator file holds no starts; train with "
+                "train.start_windows above 0, or use 'noise'."
+            )
+        xy = request.anchor_pos[:, :2]
+        ground = request.terrain.height_at(xy[:, None])[:, 0]
+        frames = self.file.starts.draw(rng, self.layout, xy, ground, request.anchor_heading)
+        return frames.to(request.anchor_pos.device)
 
     def _frame(self, request: SampleRequest) -> CanonicalFrame:
         if request.past is not None:

@@ -23,6 +23,12 @@ def blend_weights(start: float, end: float | None, count: int) -> list[float]:
     return [start + (end - start) * i / (count - 1) for i in range(count)]
 
 
+def frame_weights(num_frames: int, num_past: int, fade: int) -> Tensor:
+    """Share of s per frame, (T, 1): 0 for past frames, then rising linearly to 1 after ``fade``."""
+    new = torch.arange(num_frames) - num_past + 1
+    return (new / (fade + 1)).clamp(0.0, 1.0)[:, None]
+
+
 def predict_blended(
     denoiser: Denoiser,
     x: Tensor,
@@ -30,6 +36,7 @@ def predict_blended(
     tokens: ConditionTokens,
     past: Tensor,
     s: float,
+    fade: int = 0,
 ) -> Tensor:
     """Blend the prediction without past frames (weight s) and the one with them (1 - s).
 
@@ -42,13 +49,14 @@ def predict_blended(
         tokens: condition tokens of the N windows.
         past: (N, P, F) clean normalised past frames.
         s: blend coefficient.
+        fade: new frames over which it rises to ``s``; 0 gives ``s`` to all of them.
 
     Returns:
         (N, T, F) predicted x0.
     """
     n = x.shape[0]
     yes = torch.ones(n, dtype=torch.bool, device=x.device)
-    if s >= 1.0:
+    if s >= 1.0 and not fade:
         return denoiser.denoise(x, t, tokens, ~yes, ~yes)
     with_past = insert_past(x, past, yes)
     if s <= 0.0:
@@ -56,7 +64,8 @@ def predict_blended(
     seen = torch.cat([yes, ~yes])
     both = denoiser.denoise(torch.cat([with_past, x]), t.repeat(2), tokens.repeat(2), seen, seen)
     conditional, free = both[:n], both[n:]
-    return conditional + s * (free - conditional)
+    weight = s * frame_weights(x.shape[1], past.shape[1], fade).to(x) if fade else s
+    return conditional + weight * (free - conditional)
 
 
 def sample_windows(
@@ -69,6 +78,7 @@ def sample_windows(
     stride: int,
     blend: float,
     blend_end: float | None,
+    blend_fade: int = 0,
     project: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Draw windows by DDIM (eta = 0).
@@ -83,6 +93,7 @@ def sample_windows(
         stride: levels per step.
         blend: s at the noisiest step.
         blend_end: s at the last step, or None for a constant.
+        blend_fade: new frames over which s rises to its value.
         project: maps a predicted x0 to the nearest consistent window (positions by kinematics).
 
     Returns:
@@ -100,7 +111,7 @@ def sample_windows(
             if past is None:
                 x0 = denoiser.denoise(x, t, tokens, ~yes, yes)
             else:
-                x0 = predict_blended(denoiser, x, t, tokens, past, s)
+                x0 = predict_blended(denoiser, x, t, tokens, past, s, blend_fade)
             x0 = project(x0)
             after = levels[i + 1] if i + 1 < len(levels) else None
             of_x0, of_xt = schedule.ddim_coefficients(level, after)

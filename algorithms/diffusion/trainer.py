@@ -19,7 +19,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from algorithms.diffusion.batch import BatchMaker, TrainingBatch, WindowSource, estimate_stats
+from algorithms.diffusion.batch import (
+    BatchMaker,
+    TrainingBatch,
+    WindowSource,
+    estimate_stats,
+    sample_features,
+)
 from algorithms.diffusion.checkpoint import GeneratorFile, write_atomically
 from algorithms.diffusion.compatibility import check_same_run, check_warm_start
 from algorithms.diffusion.config import DiffusionConfig, TrainConfig
@@ -28,6 +34,7 @@ from algorithms.diffusion.ema import make_ema, update_ema
 from algorithms.diffusion.generator import DiffusionGenerator
 from algorithms.diffusion.objective import Objective
 from algorithms.diffusion.probe import probe
+from algorithms.diffusion.starts import Starts, collect_starts
 from parc_ray.character.character import Character
 from parc_ray.errors import InputError
 from parc_ray.motion.features import FeatureLayout, FeatureStats
@@ -109,6 +116,11 @@ class Trainer:
         self.denoiser = Denoiser(config, size, config.grid.shape)
         if warm_start is not None:
             self.denoiser.load_state_dict(warm_start.model)
+        elif self.denoiser.anchor is not None:
+            self.denoiser.anchor.fit(sample_features(source, character, config), self.stats)
+        self.starts: Starts | None = None
+        if cfg.start_windows > 0:
+            self.starts = collect_starts(source, character, config)
         self.denoiser.to(self.device)
         self.ema = make_ema(self.denoiser, cfg)
         if warm_start is not None:
@@ -251,6 +263,7 @@ class Trainer:
             model={k: v.to(cpu) for k, v in self.denoiser.state_dict().items()},
             step=self.step,
             optimizer=self.optimizer.state_dict() if self.config.train.keep_optimizer else None,
+            starts=self.starts,
         )
 
     def probe(self) -> dict[str, float]:
