@@ -14,11 +14,11 @@ from pathlib import Path
 
 import tyro
 
-from parc_ray.commands import OneLineParser
 from parc_ray.config import ParcConfig
 from parc_ray.config_io import flatten, from_yaml
 from parc_ray.errors import InputError
 from parc_ray.recipes import get_recipe, recipe_names
+from parc_ray.tools.base import OneLineParser
 
 _HELP = """Any value of the config is an option too, by its dotted name:
 --generator.train.batch_size 32, --iterations.0.motions 8, ...  `--help-config` lists them all."""
@@ -156,7 +156,11 @@ def _tyro_message(text: str) -> str:
         if line.startswith("Argument helptext"):
             body = body[:index]
             break
-    return " ".join(body or lines) + "; --help-config lists all config values"
+    text = re.sub(r"^Error parsing ", "", " ".join(body or lines)).rstrip(".")
+    section, _, said = text.partition(": ")
+    if said.startswith(section):  # the config's own message names the field in full
+        text = said
+    return f"{text}; --help-config lists all config values"
 
 
 def _print_config_help(prog: str, config: ParcConfig) -> None:

@@ -41,9 +41,7 @@ class RunLock:
         Raises:
             InputError: another driver works on the directory.
         """
-        holder = self._read()
-        if holder is not None and _is_alive(holder):
-            raise InputError(_held_by(self._storage, holder))
+        self.require_free()
         self._beat()
         time.sleep(_SETTLE_S)  # of two that start in the same moment the last writer stays
         holder = self._read()
@@ -52,6 +50,16 @@ class RunLock:
         self._thread = threading.Thread(target=self._keep_beating, name="run-lock", daemon=True)
         self._thread.start()
         return self
+
+    def require_free(self) -> None:
+        """Look whether the lock could be taken, without taking it.
+
+        Raises:
+            InputError: another driver works on the directory.
+        """
+        holder = self._read()
+        if holder is not None and _is_alive(holder):
+            raise InputError(_held_by(self._storage, holder))
 
     def __exit__(
         self,

@@ -14,25 +14,21 @@ from parc_ray import cluster
 from parc_ray.config import ParcConfig, run_differences
 from parc_ray.config_io import to_yaml
 from parc_ray.console import format_metrics, format_seconds, setup_logging
-from parc_ray.data.sample_data import WHEEL_SHA256
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
+from parc_ray.inputs import check_inputs, gather_inputs
 from parc_ray.lock import RunLock
 from parc_ray.plan import PlannedStage, plan
 from parc_ray.stages.base import (
-    Artifact,
     StageBody,
     StageContext,
     StageOutputs,
     StageResult,
     StageRun,
-    hash_path,
-    read_result,
     run_stage,
 )
 from parc_ray.stages.registry import StageSpec, get_stage
 
-SAMPLE = "sample"
 CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "config.identity.json"
 _RETRY_WAIT_S = 5.0
@@ -83,7 +79,13 @@ def run_stages(
     storage = Storage.from_uri(config.storage).join(config.name)
     results: dict[str, StageResult] = {}
     start = time.monotonic()
-    with RunLock(storage):
+    stages = list(stages)
+    lock = RunLock(storage)
+    lock.require_free()
+    if not force:
+        refuse_other_config(storage, config)
+    check_inputs(storage, config, stages, force=force)
+    with lock:
         claim(storage, config, force=force)
         if storage.is_local:
             setup_logging(file=storage.local_path("run.log"))
@@ -99,71 +101,34 @@ def run_stages(
 def claim(storage: Storage, config: ParcConfig, *, force: bool) -> None:
     """Write the config into a new run directory, or check that the present one continues it.
 
-    A directory in which no stage has begun (after a mistake in the first call, say) is new.
-
     Raises:
         InputError: the directory was made by another config and ``force`` is off.
     """
-    begun = any(name.startswith("it_") for name in storage.list_dirs())
-    if begun and storage.exists(IDENTITY_FILE):
-        changes = run_differences(storage.read_json(IDENTITY_FILE), config)
-        if changes and not force:
-            shown = "; ".join(changes[:5])
-            more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-            raise InputError(
-                f"{storage}: this run directory was made by another config ({shown}{more}); "
-                "use the same config, choose another --name, or redo what changed with --force"
-            )
+    if not force:
+        refuse_other_config(storage, config)
     storage.write_bytes_atomic(CONFIG_FILE, to_yaml(config).encode())
     storage.write_json_atomic(IDENTITY_FILE, config.identity())
 
 
-def gather_inputs(context: StageContext, stage: PlannedStage) -> dict[str, Artifact]:
-    """Find the outputs that a stage reads.
+def refuse_other_config(storage: Storage, config: ParcConfig) -> None:
+    """Check that ``config`` continues the run in ``storage``, if there is one.
+
+    A directory in which no stage has begun (after a mistake in the first call, say) is new.
 
     Raises:
-        InputError: an earlier stage is not finished, or made no output of that name.
+        InputError: the directory was made by another config.
     """
-    inputs = {"data": data_artifact(context.config.data.path)} if stage.reads_data else {}
-    for name, source in stage.inputs.items():
-        where = StageContext(run=context.run, iteration=source.iteration, config=context.config)
-        done = read_result(where, source.stage)
-        if done is None:
-            raise InputError(
-                f"{stage.label}: input {name!r} comes from {where.stage_path(source.stage)}, "
-                f"which is not finished; run `parc {source.stage} --iteration {source.iteration}` "
-                "or `parc run` first"
-            )
-        if source.output not in done.outputs:
-            raise InputError(
-                f"{where.stage_path(source.stage)}: has no output {source.output!r}; it has "
-                f"{', '.join(done.outputs) or 'none'}; remove its _DONE.json to make it again"
-            )
-        inputs[name] = done.outputs[source.output]
-    return inputs
-
-
-def data_artifact(path: str) -> Artifact:
-    """The initial data as a stage input, with the digest of its content.
-
-    Raises:
-        InputError: nothing is there, or an empty directory.
-    """
-    if path == SAMPLE:
-        return Artifact(path=SAMPLE, sha256=WHEEL_SHA256)
-    remedy = "give a directory of motion files, a data set manifest or 'sample'"
-    storage = Storage.from_uri(path)
-    if not storage.exists():
-        raise InputError(f"data.path: {path} does not exist; {remedy}")
-    if not storage.is_dir():
-        parent, _, leaf = storage.root.rpartition("/")
-        digest = Storage(filesystem=storage.filesystem, root=parent or "/").sha256(leaf)
-        return Artifact(path=storage.root if storage.is_local else path, sha256=digest, rows=1)
-    files = storage.list(recursive=True)
-    if not files:
-        raise InputError(f"data.path: {path} is empty; {remedy}")
-    digest = hash_path(storage, "")
-    return Artifact(path=storage.root if storage.is_local else path, sha256=digest, rows=len(files))
+    begun = any(name.startswith("it_") for name in storage.list_dirs())
+    if not begun or not storage.exists(IDENTITY_FILE):
+        return
+    changes = run_differences(storage.read_json(IDENTITY_FILE), config)
+    if changes:
+        shown = "; ".join(changes[:5])
+        more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise InputError(
+            f"{storage}: this run directory was made by another config ({shown}{more}); "
+            "use the same config, choose another --name, or redo what changed with --force"
+        )
 
 
 def _run_one(context: StageContext, stage: PlannedStage) -> StageResult:

@@ -81,7 +81,7 @@ def test_no_unfinished_or_printing_code(path):
     text = path.read_text()
     assert not re.search(r"\b(TODO|FIXME|XXX)\b", text)
     assert "NotImplementedError" not in text
-    if path.name not in {"cli.py", "commands.py", "arguments.py"}:
+    if path.name not in {"cli.py", "arguments.py"} and path.parent.name != "tools":
         calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
         assert "print" not in {ast.unparse(c.func) for c in calls}
     definitions = (ast.FunctionDef, ast.ClassDef, ast.AnnAssign)

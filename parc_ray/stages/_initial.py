@@ -12,12 +12,15 @@ import torch
 
 from parc_ray.character.character import Character
 from parc_ray.config import D0Config, DataConfig
-from parc_ray.data.importers.pipeline import ImportOptions, import_path
-from parc_ray.data.sample_data import load_sample_clips
+from parc_ray.data.importers.pipeline import ImportOptions, TerrainInference, import_path
+from parc_ray.data.sample_data import fetch_wheel, load_sample_clips
 from parc_ray.errors import InputError
-from parc_ray.motion.clip import MotionClip
+from parc_ray.motion.clip import LoopMode, MotionClip
+from parc_ray.motion.frames import MotionFrames
 from parc_ray.motion.resample import unroll_loop
 from parc_ray.synthesis.sample_variants import make_sample_variants
+from parc_ray.synthesis.terrain_inference import TerrainEstimate
+from parc_ray.terrain.heightfield import Heightfield
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +30,8 @@ SAMPLE = "sample"
 def load_initial(data: DataConfig, character: Character, seed: int) -> list[MotionClip]:
     """Import the run's initial data.
 
-    Files that are too short to train on are left out with a line in the log; anything else that is
-    wrong with a file stops the run.
+    Files of a directory that are too short to train on are left out with a line in the log;
+    anything else that is wrong with a file stops the run.
 
     Args:
         data: where it is.
@@ -36,30 +39,78 @@ def load_initial(data: DataConfig, character: Character, seed: int) -> list[Moti
         seed: of the terrain variants of the built-in sample.
 
     Raises:
-        InputError: nothing there, or a file that cannot be used.
+        InputError: nothing there, a file that cannot be used, or nothing long enough.
     """
-    options = ImportOptions(
-        min_frames=data.min_frames, cell_size=data.cell_size, unroll_s=data.unroll_s
-    )
     if data.path == SAMPLE:
-        flat = load_sample_clips(character, options=options)
+        flat = load_sample_clips(character, options=import_options(data))
         return make_sample_variants(flat, character, seed)
-    refused: list[tuple[str, str]] = []
-    clips = import_path(Path(data.path), character, options, refused=refused)
-    for file, reason in refused:
-        if "frames" not in reason or not _is_short(reason):
-            raise InputError(reason if file in reason else f"{file}: {reason}")
-        logger.warning("left out: %s", reason)
+    clips, left_out = import_source(data, character)
+    for line in left_out:
+        logger.warning("left out: %s", line)
+    return clips
+
+
+def import_source(
+    data: DataConfig, character: Character, infer: TerrainInference | None = None
+) -> tuple[list[MotionClip], list[str]]:
+    """Clips of a file, a directory or a data set, loops unrolled; and what was too short.
+
+    Args:
+        data: where it is; not the built-in sample.
+        character: whose motions they are to be.
+        infer: finds the terrain of motions that have none; ``infer_terrain`` by default.
+
+    Returns:
+        The clips, and one line per file that has too few frames.
+
+    Raises:
+        InputError: as ``load_initial``.
+    """
+    if "://" in data.path:
+        raise InputError(
+            f"data.path: {data.path} is remote; motions are read from mounted directories; "
+            "copy them to one"
+        )
+    left_out: list[str] = []
+    options = import_options(data)
+    clips = import_path(Path(data.path), character, options, infer=infer, too_short=left_out)
+    if not clips and len(left_out) == 1:
+        raise InputError(left_out[0])
     if not clips:
         raise InputError(
-            f"data.path: {data.path} holds no clip of {data.min_frames} frames or more; "
-            "add longer clips"
+            f"data.path: {data.path} holds no clip of {data.min_frames} frames or more (the first "
+            f"of {len(left_out)}: {left_out[0]}); add longer clips"
         )
-    return [_unrolled(clip, character) for clip in clips]
+    return [_unrolled(clip, character) for clip in clips], left_out
 
 
-def _is_short(reason: str) -> bool:
-    return "too short" in reason
+def check_initial(data: DataConfig, character: Character) -> None:
+    """Refuse initial data that ``load_initial`` would refuse, without the slow part of the import.
+
+    The sample is fetched if it is not cached yet.
+
+    Raises:
+        InputError: as ``load_initial``.
+    """
+    if data.path == SAMPLE:
+        fetch_wheel()
+    else:
+        import_source(data, character, infer=_no_terrain)
+
+
+def import_options(data: DataConfig) -> ImportOptions:
+    """What becomes of imported motions in a run with this ``data`` section."""
+    return ImportOptions(
+        min_frames=data.min_frames, cell_size=data.cell_size, unroll_s=data.unroll_s
+    )
+
+
+def _no_terrain(
+    character: Character, frames: MotionFrames, fps: float, loop: LoopMode
+) -> TerrainEstimate:
+    """A flat floor, for imports whose clips are thrown away."""
+    flat = Heightfield.flat((1, 1))
+    return TerrainEstimate(terrain=flat, levels=(), foot_levels=(), events=())
 
 
 def _unrolled(clip: MotionClip, character: Character) -> MotionClip:

@@ -13,7 +13,7 @@ from parc_ray.config import ParcConfig
 from parc_ray.motion.clip import MotionClip
 from parc_ray.pool_config import PoolConfig
 from parc_ray.stages._datasets import item_parts, require_clips, save_manifest, write_clips
-from parc_ray.stages._initial import choose_initial, load_initial
+from parc_ray.stages._initial import check_initial, choose_initial, load_initial
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.pool import ItemOutput, WorkItem, run_items
 from parc_ray.stages.registry import StageSpec
@@ -111,4 +111,5 @@ STAGE = StageSpec(
         "character": config.character,
     },
     body=body,
+    check=lambda config: check_initial(config.data, load_character(config.character)),
 )

@@ -32,6 +32,9 @@ class StageSpec:
     """The work."""
     needs_ray: bool = True
     """Whether Ray is connected before the body runs."""
+    check: Callable[[Any], None] = lambda config: None
+    """For stages that read initial data: raises ``InputError`` where the config's cannot be used.
+    Called before the run directory is made and Ray is started; must be quick."""
 
 
 def stage_names() -> list[str]:

@@ -258,14 +258,20 @@ def test_directories(tmp_path, humanoid):
     }
 
 
-def test_refused_files_can_be_listed(tmp_path, humanoid):
+def test_short_files_can_be_passed_over_and_no_others(tmp_path, humanoid):
     files.mimickit(tmp_path / "good.pkl", humanoid)
     files.mimickit(tmp_path / "short.pkl", humanoid, frames=5)
-    (tmp_path / "bad.pkl").write_bytes(b"\x80\x04oops")
-    refused = []
-    clips = import_path(tmp_path, humanoid, refused=refused)
+    too_short = []
+    clips = import_path(tmp_path, humanoid, too_short=too_short)
     assert [c.clip_id for c in clips] == ["good"]
-    assert [os.path.basename(name) for name, _ in refused] == ["bad.pkl", "short.pkl"]
+    assert len(too_short) == 1
+    assert "short.pkl" in too_short[0]
+    assert "5 frames" in too_short[0]
+    with pytest.raises(InputError, match=r"short\.pkl"):
+        import_path(tmp_path, humanoid)
+    (tmp_path / "too short frames.pkl").write_bytes(b"\x80\x04oops")
+    with pytest.raises(InputError, match="not a readable pickle"):
+        import_path(tmp_path, humanoid, too_short=[])
 
 
 def test_a_data_set_of_our_own(tmp_path, humanoid):

@@ -43,6 +43,10 @@ _PICKLE_SUFFIXES = (".pkl", ".pickle")
 _TEXT_SUFFIXES = (".txt", ".json")
 
 
+class TooShortError(InputError):
+    """A motion with fewer frames than are needed; nothing else is wrong with it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
     """What becomes of imported motions."""
@@ -99,7 +103,7 @@ def import_path(
     options: ImportOptions | None = None,
     *,
     infer: TerrainInference | None = None,
-    refused: list[tuple[str, str]] | None = None,
+    too_short: list[str] | None = None,
 ) -> list[MotionClip]:
     """Import a file, a directory of files (and sub-directories), or a data set of this project.
 
@@ -113,11 +117,12 @@ def import_path(
         character: the character that the motions are for.
         options: rate, cell size, least length.
         infer: finds a terrain for motions that have none; ``infer_terrain`` by default.
-        refused: if given, files that cannot be used are listed here as (file, reason) and passed
-            over instead of stopping the import.
+        too_short: if given, what is said of files with too few frames is collected here, and they
+            are passed over instead of stopping the import.
 
     Raises:
-        InputError: nothing there, or a file that cannot be used (unless ``refused`` is given).
+        InputError: nothing there, or a file that cannot be used (too short ones only where
+            ``too_short`` is not given).
     """
     path, options = Path(path), options or ImportOptions()
     if not path.exists():
@@ -130,12 +135,11 @@ def import_path(
     for file, clip_id in zip(files, _clip_ids(files, base), strict=True):
         try:
             clips.append(import_file(file, character, options, infer=infer, clip_id=clip_id))
-        except InputError as error:
-            if refused is None:
+        except TooShortError as error:
+            if too_short is None:
                 raise
-            refused.append((str(file), str(error)))
-            logger.warning("left out: %s", error)
-    if not clips and not refused:
+            too_short.append(str(error))
+    if not clips and not too_short:
         known = "; ".join(importer.DESCRIPTION for importer in IMPORTERS)
         raise InputError(f"{path}: no motion files in it; known are: {known}; check the path")
     return clips
@@ -164,7 +168,7 @@ def import_file(
     try:
         return finish_clip(raw, clip_id, provenance, character, options, infer=infer)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
 
 
 def finish_clip(
@@ -203,7 +207,7 @@ def finish_clip(
     if options.unroll_s > 0.0 and clip.loop == "wrap":
         clip = unroll_loop(skeleton, clip, options.unroll_s)
     if clip.num_frames < options.min_frames:
-        raise InputError(
+        raise TooShortError(
             f"clip {clip_id!r}: too short: {clip.num_frames} frames at {clip.fps:g} fps; at least "
             f"{options.min_frames} are needed here; use a longer motion (shorter ones load for "
             "evaluation only)"

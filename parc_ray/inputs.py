@@ -1,0 +1,137 @@
+"""What a run reads: the initial data and the outputs of earlier stages.
+
+Everything that may be wrong with it is looked at before a run directory is made, a log line is
+written or Ray is started, so that a mistake costs seconds and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parc_ray.character.character import load_character
+from parc_ray.config import ParcConfig
+from parc_ray.data.sample_data import WHEEL_SHA256
+from parc_ray.data.storage import Storage
+from parc_ray.errors import InputError
+from parc_ray.plan import PlannedStage, Source
+from parc_ray.stages.base import Artifact, StageContext, StageResult, hash_path, read_result
+from parc_ray.stages.registry import get_stage
+
+SAMPLE = "sample"
+_DATA_REMEDY = "give a directory of motion files, a data set manifest or 'sample'"
+
+
+def check_inputs(
+    run: Storage, config: ParcConfig, stages: Sequence[PlannedStage], *, force: bool
+) -> None:
+    """Refuse what these stages could not work with. Finished stages are not looked at again.
+
+    Args:
+        run: the run directory; nothing is written into it.
+        config: the run.
+        stages: in the order in which they shall run.
+        force: whether finished stages may be run again.
+
+    Raises:
+        InputError: unknown character or simulator, an earlier stage that is missing, or initial
+            data that cannot be used.
+    """
+    coming: set[str] = set()
+    for stage in stages:
+        context = StageContext(run=run, iteration=stage.iteration, config=config)
+        for name, source in stage.inputs.items():
+            if stage_label(source) not in coming:
+                _finished(context, stage, name, source)
+        if stage.reads_data:
+            require_data(config.data.path)
+        if force or read_result(context, stage.name) is None:
+            if not coming:
+                _check_names(config)
+            if stage.reads_data:
+                get_stage(stage.name).check(config)
+        coming.add(stage.label)
+
+
+def gather_inputs(context: StageContext, stage: PlannedStage) -> dict[str, Artifact]:
+    """Find the outputs that a stage reads.
+
+    Raises:
+        InputError: an earlier stage is not finished, or made no output of that name.
+    """
+    inputs = {"data": data_artifact(context.config.data.path)} if stage.reads_data else {}
+    for name, source in stage.inputs.items():
+        done = _finished(context, stage, name, source)
+        if source.output not in done.outputs:
+            raise InputError(
+                f"{stage_label(source)}: has no output {source.output!r}; it has "
+                f"{', '.join(done.outputs) or 'none'}; remove its _DONE.json to make it again"
+            )
+        inputs[name] = done.outputs[source.output]
+    return inputs
+
+
+def data_artifact(path: str) -> Artifact:
+    """The initial data as a stage input, with the digest of its content.
+
+    Raises:
+        InputError: nothing is there, or an empty directory.
+    """
+    if path == SAMPLE:
+        return Artifact(path=SAMPLE, sha256=WHEEL_SHA256)
+    storage, files = require_data(path)
+    where = storage.root if storage.is_local else path
+    if storage.is_dir():
+        return Artifact(path=where, sha256=hash_path(storage, ""), rows=len(files))
+    parent, _, leaf = storage.root.rpartition("/")
+    digest = Storage(filesystem=storage.filesystem, root=parent or "/").sha256(leaf)
+    return Artifact(path=where, sha256=digest, rows=1)
+
+
+def require_data(path: str) -> tuple[Storage, list[str]]:
+    """Storage of the initial data and the files in it (none for a single file or the sample).
+
+    Raises:
+        InputError: nothing is there, or an empty directory.
+    """
+    storage = Storage.from_uri(path)
+    if path == SAMPLE:
+        return storage, []
+    if not storage.exists():
+        raise InputError(f"data.path: {path} does not exist; {_DATA_REMEDY}")
+    files = storage.list(recursive=True)
+    if storage.is_dir() and not files:
+        raise InputError(f"data.path: {path} is empty; {_DATA_REMEDY}")
+    return storage, files
+
+
+def stage_label(source: Source) -> str:
+    """Label of the stage that a source names: ``it_01/generate``."""
+    return f"it_{source.iteration:02d}/{source.stage}"
+
+
+def _finished(context: StageContext, stage: PlannedStage, name: str, source: Source) -> StageResult:
+    """The finished stage behind input ``name`` of ``stage``.
+
+    Raises:
+        InputError: it is not finished.
+    """
+    where = StageContext(run=context.run, iteration=source.iteration, config=context.config)
+    done = read_result(where, source.stage)
+    if done is None:
+        raise InputError(
+            f"{stage.label}: input {name!r} comes from {stage_label(source)} of {context.run}, "
+            f"which is not finished; run `parc {source.stage} --iteration {source.iteration}` "
+            "or `parc run` first"
+        )
+    return done
+
+
+def _check_names(config: ParcConfig) -> None:
+    """Refuse a character or a simulator that does not exist."""
+    from envs.sims.registry import BACKENDS
+    from parc_ray.config_io import unknown_name
+
+    load_character(config.character)
+    if config.simulator not in BACKENDS:
+        name = config.simulator
+        raise InputError(unknown_name(f"--simulator {name}", name, BACKENDS, "simulator"))

@@ -1,0 +1,1 @@
+"""Commands of ``parc`` that are not stages of the loop, one module each."""
