@@ -16,6 +16,8 @@ import torch
 from envs.recorder import RecordConfig, Recorded, record
 from envs.sims.base import BackendFactory
 from envs.tracking.config import TrackingConfig
+from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
+from parc_ray.character.rotations import quat_angle
 from parc_ray.character.surface import surface_points
 from parc_ray.correction.config import CorrectionConfig
 from parc_ray.correction.gate import recording_metrics, refusals
@@ -106,8 +108,7 @@ def judge(
         return
     clip = outcome.clip
     outcome.metrics |= recording_metrics(clip, character)
-    outcome.metrics["root_max_m"] = _root_max(outcome, source)
-    outcome.metrics["contact_f1"] = _contact_f1(outcome, source)
+    outcome.metrics |= following_metrics(clip, source, outcome.start_frame, character)
     num_points = len(surface_points(character, "full").body)
     refused = refusals(outcome.metrics, num_points, config.gate)
     if refused:
@@ -118,25 +119,43 @@ def judge(
     outcome.clip = replace(clip, metrics={**clip.metrics, **numbers})
 
 
-def _root_max(outcome: Outcome, source: MotionClip) -> float:
-    """Largest root distance, m, between recording and source over the frames it covers."""
-    clip = outcome.clip
-    if clip is None or clip.replay is None:
-        raise ValueError("only recordings have a root error")
-    mine = clip.frames.root_pos - clip.replay.offset
-    theirs = source.frames.root_pos[outcome.start_frame : outcome.start_frame + len(mine)]
-    return float((mine - theirs).norm(dim=-1).max())
+def following_metrics(
+    clip: MotionClip, source: MotionClip, start: int, character: Character
+) -> dict[str, float]:
+    """How closely a recording follows its source, from the two clips alone.
 
+    Means over bodies or joints and over the frames after the first, under the recorder's names;
+    ``root_max_m`` is the largest root distance; ``contact_agreement`` the share of equal labels;
+    ``contact_f1`` the F1 of contacts over all bodies and frames, 1 where neither touches.
 
-def _contact_f1(outcome: Outcome, source: MotionClip) -> float:
-    """F1 of simulated against reference contacts over all bodies; 1 where neither touches."""
-    if outcome.clip is None:
-        raise ValueError("only recordings have contacts")
-    mine = outcome.clip.frames.contacts > 0.5
-    theirs = source.frames.contacts[outcome.start_frame : outcome.start_frame + len(mine)] > 0.5
-    both = float((mine & theirs).sum())
-    total = float(mine.sum() + theirs.sum())
-    return 2.0 * both / total if total else 1.0
+    Args:
+        clip: a recording.
+        source: the kinematic motion.
+        start: frame of the source that the recording starts at.
+        character: the character.
+    """
+    if clip.replay is None:
+        raise ValueError("only recordings follow a source")
+    mine, theirs = clip.frames, source.frames.time(start, start + clip.num_frames)
+    turns = [dof_to_joint_rot(character.skeleton, f.dof) for f in (mine, theirs)]
+    bodies = [
+        forward_kinematics(character.skeleton, f.root_pos, f.root_rot, joint_rot)[0]
+        for f, joint_rot in zip((mine, theirs), turns, strict=True)
+    ]
+    offset = bodies[0] - clip.replay.offset - bodies[1]
+    root = offset[:, 0].norm(dim=-1)
+    a, b = mine.contacts > 0.5, theirs.contacts > 0.5
+    both, total = float((a & b).sum()), float(a.sum() + b.sum())
+    return {
+        "body_local_m": float((offset - offset[:, :1])[1:].norm(dim=-1).mean()),
+        "body_global_m": float(offset[1:].norm(dim=-1).mean()),
+        "root_pos_m": float(root[1:].mean()),
+        "root_rot_rad": float(quat_angle(mine.root_rot, theirs.root_rot)[1:].mean()),
+        "joint_rad": float(quat_angle(*turns)[1:].mean()),
+        "root_max_m": float(root.max()),
+        "contact_agreement": float((a == b).float().mean()),
+        "contact_f1": 2.0 * both / total if total else 1.0,
+    }
 
 
 def needs_mpc(outcome: Outcome, config: CorrectionConfig) -> bool:

@@ -14,7 +14,9 @@ CURVE = "curve.csv"
 
 
 def write_curve(run: StageRun, log: str, step: str = "step") -> pd.DataFrame:
-    """Turn a JSON-lines log of the stage into ``curve.csv`` and TensorBoard scalars.
+    """Turn a JSON-lines log of the stage into ``curve.csv`` and TensorBoard scalars ``curve/...``.
+
+    The stage's own figures, one per iteration, have other tags.
 
     Args:
         run: the stage.
@@ -28,7 +30,7 @@ def write_curve(run: StageRun, log: str, step: str = "step") -> pd.DataFrame:
     run.dir.write_bytes_atomic(CURVE, frame.to_csv(index=False).encode())
     for row in frame.to_dict("records"):
         values = {
-            f"{run.name}/{key}": float(value)
+            f"curve/{key}": float(value)
             for key, value in row.items()
             if key != step and isinstance(value, int | float) and math.isfinite(value)
         }
