@@ -6,7 +6,12 @@ import torch
 from algorithms.diffusion.conditions import Conditions
 from algorithms.diffusion.denoiser import Denoiser, insert_past
 from algorithms.diffusion.profiles import tiny
-from algorithms.diffusion.sampler import blend_weights, predict_blended, sample_windows
+from algorithms.diffusion.sampler import (
+    blend_weights,
+    frame_weights,
+    predict_blended,
+    sample_windows,
+)
 from algorithms.diffusion.schedule import NoiseSchedule
 
 N, FEATURES = 3, 20
@@ -90,3 +95,22 @@ def test_terrain_is_encoded_once(parts, monkeypatch):
     monkeypatch.setattr(net, "encode", lambda cond: calls.append(1) or encode(cond))
     run(parts, stride=1)
     assert len(calls) == 1
+
+
+def test_blend_rises_over_the_first_new_frames(parts):
+    """Past frames have no share of s, then 1/4, 2/4, 3/4 and all of it."""
+    expected = [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    assert frame_weights(7, 2, 3)[:, 0].tolist() == expected
+    net, cond, past, x = parts
+    t = torch.full((N,), 7)
+    with torch.no_grad():
+        tokens = net.encode(cond)
+        given, whole, faded, free = (
+            predict_blended(net, x, t, tokens, past, s, fade)
+            for s, fade in ((0.0, 0), (0.6, 0), (0.6, 3), (1.0, 3))
+        )
+    torch.testing.assert_close(faded[:, 5:], whole[:, 5:])
+    torch.testing.assert_close(
+        faded[:, 2], given[:, 2] + 0.25 * (whole[:, 2] - given[:, 2]), rtol=1e-4, atol=1e-5
+    )
+    assert not torch.equal(free[:, 2], predict_blended(net, x, t, tokens, past, 1.0)[:, 2])
