@@ -98,8 +98,10 @@ def require_data(path: str) -> tuple[Storage, list[str]]:
         return storage, []
     if not storage.exists():
         raise InputError(f"data.path: {path} does not exist; {_DATA_REMEDY}")
+    if not storage.is_dir():
+        return storage, []
     files = storage.list(recursive=True)
-    if storage.is_dir() and not files:
+    if not files:
         raise InputError(f"data.path: {path} is empty; {_DATA_REMEDY}")
     return storage, files
 

@@ -67,6 +67,8 @@ def require_target(out: str) -> Storage:
     """
     storage = Storage.from_uri(out)
     if not storage.exists():
+        if storage.is_local:
+            _require_writable(storage.local_path())
         return storage
     if not storage.is_dir():
         raise InputError(f"--out: {out} is a file; a new or empty directory is needed; name one")
@@ -76,6 +78,20 @@ def require_target(out: str) -> Storage:
             "directory or remove this one"
         )
     return storage
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse a directory that could not be made, before the work that would fill it.
+
+    Raises:
+        InputError: the nearest existing parent is a file or may not be written.
+    """
+    parent = next(p for p in path.parents if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(
+            f"--out: {path} cannot be written ({parent} is "
+            f"{'not writable' if parent.is_dir() else 'a file'}); choose another directory"
+        )
 
 
 def write_dataset(

@@ -15,7 +15,14 @@ import torch
 
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import joint_rot_to_dof
-from parc_ray.data.importers.raw import RawMotion, field_of, finite, frame_rate, unit_quaternions
+from parc_ray.data.importers.raw import (
+    RawMotion,
+    field_of,
+    finite,
+    frame_rate,
+    numeric,
+    unit_quaternions,
+)
 from parc_ray.data.unpickle import safe_load
 from parc_ray.errors import InputError
 from parc_ray.terrain.heightfield import Heightfield
@@ -94,11 +101,11 @@ def _terrain(data: Any, path: Path) -> Heightfield | None:
     if data is None:
         return None
     where = f"{path}: terrain_data"
-    heights = np.asarray(field_of(data, "hf", where), dtype=np.float32)
+    heights = numeric(field_of(data, "hf", where), f"{where}.hf").astype(np.float32)
     origin = finite(field_of(data, "min_point", where), f"{where}.min_point", (2,))
     cell = finite(field_of(data, "dx", where), f"{where}.dx", ())
     field = Heightfield(
-        heights=torch.from_numpy(heights.copy()), origin=origin.float(), cell_size=_round(cell)
+        heights=torch.from_numpy(heights), origin=origin.float(), cell_size=_round(cell)
     )
     return field.validate(where)
 

@@ -19,7 +19,7 @@ from parc_ray.character.character import Character
 from parc_ray.data.importers import dataset, deepmimic, mimickit, parc_ms
 from parc_ray.data.importers.naming import class_of, take_of
 from parc_ray.data.importers.raw import RawMotion
-from parc_ray.data.unpickle import check_not_pointer, safe_load
+from parc_ray.data.unpickle import LFS_MAGIC, check_not_pointer, safe_load
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import LoopMode, MotionClip, Provenance, validate_clip
 from parc_ray.motion.contacts import label_contacts
@@ -37,6 +37,9 @@ TRAINING_MIN_FRAMES = 16
 """Shortest clip to train on: a window of 15 frames needs 16 (generator.md section 2)."""
 
 TerrainInference = Callable[[Character, MotionFrames, float, LoopMode], TerrainEstimate]
+
+MAX_EXTENT_M = 1000.0
+"""m, furthest way of a root within one motion; more means other units or a damaged file."""
 
 _HEAD_BYTES = 4096
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
@@ -213,6 +216,13 @@ def finish_clip(
             "evaluation only)"
         )
     validate_clip(clip, character)
+    way = clip.frames.root_pos[:, :2]
+    extent = float((way.amax(0) - way.amin(0)).max())
+    if extent > MAX_EXTENT_M:
+        raise InputError(
+            f"clip {clip_id!r}: root_pos covers {extent:.3g} m; up to {MAX_EXTENT_M:g} m are "
+            "allowed; positions are metres, repair or convert the file"
+        )
     if raw.terrain is None:
         clip = _ground(clip, character, options, infer)
     elif abs(clip.terrain.cell_size - options.cell_size) > 1e-6:
@@ -256,13 +266,14 @@ def _motion_files(directory: Path) -> list[Path]:
         if file.suffix in _PICKLE_SUFFIXES or (file.suffix in _TEXT_SUFFIXES and _is_known(file)):
             found.append(file)
         else:
-            logger.info("passed over: %s", file)
+            logger.debug("passed over: %s", file)
     return found
 
 
 def _is_known(file: Path) -> bool:
+    """Whether a text file is a motion, or stands for one that was never downloaded."""
     head = _head(file)
-    return any(importer.sniff(head, file) for importer in IMPORTERS)
+    return head.startswith(LFS_MAGIC) or any(i.sniff(head, file) for i in IMPORTERS)
 
 
 def _head(path: Path) -> bytes:

@@ -94,6 +94,10 @@ def finite(value: Any, where: str, shape: tuple[int | None, ...], hint: str = ""
         )
     bad = ~np.isfinite(array)
     if bad.any():
+        if array.ndim == 0:
+            raise InputError(
+                f"{where}: {float(array)}; a finite number is needed; correct the file"
+            )
         rows = np.unique(np.nonzero(bad)[0])
         columns = np.unique(np.nonzero(bad.reshape(len(array), -1))[1]) if array.ndim > 1 else [0]
         raise InputError(
