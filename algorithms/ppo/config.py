@@ -284,7 +284,15 @@ def base() -> TrackerConfig:
 
 def quick() -> TrackerConfig:
     """Two CPU cores: the set-up measured in the design notes (physics sections 6, 8 and 10)."""
-    return TrackerConfig(bf16=True, samples=4_000_000, checkpoint_every=20)
+    return TrackerConfig(
+        bf16=True,
+        samples=4_000_000,
+        checkpoint_every=20,
+        evaluate_every=25,
+        lr_control="iteration",
+        kl_target=0.06,
+        threads=2,
+    )
 
 
 PRESETS = {"paper": paper, "upstream": upstream, "base": base, "quick": quick}

@@ -130,7 +130,7 @@ def body(run: StageRun) -> StageOutputs:
         character=character,
         correction=correction,
         tracking=config.tracking,
-        sim=config.sim,
+        sim=replace(config.sim, num_threads=config.resources.threads_per_worker),
         simulator=config.simulator,
         iteration=run.ctx.iteration,
         seed=run.seed,
