@@ -14,6 +14,7 @@ from torch import Tensor
 
 from algorithms.diffusion.conditions import Conditions, draw_visibility, target_direction
 from algorithms.diffusion.config import DiffusionConfig
+from algorithms.diffusion.drift import add_drift, drifts
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.rotations import rotate_xy, wrap_angle
@@ -148,8 +149,11 @@ class BatchMaker:
         """Draw and prepare ``n`` windows."""
         config, cond = self.config, self.config.conditioning
         windows = self.source.sample_windows(rng, n, config.num_frames)
-        frame = canonical_frame(windows.frames, config.reference)
-        frames = to_canonical(windows.frames, frame)
+        frames = windows.frames
+        if drifts(cond):
+            frames = add_drift(rng, frames, cond, config.reference)
+        frame = canonical_frame(frames, config.reference)
+        frames = to_canonical(frames, frame)
         terrain = self.source.terrains.index_select(windows.terrain_ids)
         heights = sample_local_heights(config.grid, terrain, frame.origin, frame.heading)
         if cond.augment_terrain:

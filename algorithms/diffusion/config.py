@@ -110,6 +110,15 @@ class ConditioningConfig:
     mirror_chance: float = 0.0
     """Probability of mirroring a training window left to right. PARC: 0 (mirrored copies of
     generated motions are stored instead)."""
+    drift_height: float = 0.0
+    """Standard deviation of a lift of the past frames that fades along the window (``drift``), m.
+    PARC: 0."""
+    drift_turn: float = 0.0
+    """The same for the root's heading, rad. PARC: 0."""
+    drift_tilt: float = 0.0
+    """The same for the root's pitch and roll (about world axes), rad. PARC: 0."""
+    drift_joint: float = 0.0
+    """The same for every joint coordinate, rad. PARC: 0."""
 
     def __post_init__(self) -> None:
         """Check that probabilities are probabilities."""
@@ -117,7 +126,9 @@ class ConditioningConfig:
             if f.name.endswith("_chance"):
                 value = getattr(self, f.name)
                 _require(0.0 <= value <= 1.0, f"conditioning.{f.name}", value, "0 to 1")
-        _require(self.target_noise >= 0, "conditioning.target_noise", self.target_noise, ">= 0 m")
+        for name in ("target_noise", "drift_height", "drift_turn", "drift_tilt", "drift_joint"):
+            value = getattr(self, name)
+            _require(value >= 0, f"conditioning.{name}", value, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
