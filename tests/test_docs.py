@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import parc_ray
+from parc_ray import cli, loop
 from parc_ray.arguments import override, parse_run
+from parc_ray.commands import TOOLS
+from parc_ray.config_io import to_yaml
+from parc_ray.data.importers import import_path
+from parc_ray.data.store import load_dataset, save_dataset
+from parc_ray.plan import plan
 from parc_ray.recipes import RECIPES, get_recipe
+from parc_ray.stages.registry import clear_overrides
+from tests.data import files
+from tests.fakes import fake_config, install
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_COMMAND = re.compile(r"(?<![\w-])((?:python run_parc\.py|python -m parc_ray\.cli|parc) [^`#\n]+)")
+_PLACEHOLDER = re.compile(r"[\[\]]|\b(STAGE|COMMAND)\b")
+
+
+def examples(page: Path) -> list[str]:
+    """Command lines in the code of a page, without those that only show a form."""
+    text = page.read_text()
+    code = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    inline = [words for words in inline if not re.fullmatch(r"parc [a-z-]+", words)]  # by name only
+    lines = [line for block in [*code, *inline] for line in block.splitlines()]
+    found = [m[1].strip() for line in lines if (m := _COMMAND.search(line))]
+    return [command for command in found if not _PLACEHOLDER.search(command)]
+
+
+EXAMPLES = [(page.name, command) for page in PAGES for command in examples(page)]
+
+
+def words_of(command: str) -> list[str]:
+    """Arguments of ``parc`` that an example amounts to."""
+    words = shlex.split(command)
+    if words[0] == "parc":
+        return words[1:]
+    return ["run", *words[2:]] if words[1] == "run_parc.py" else words[3:]
 
 
 def test_make_targets_that_are_named_exist():
@@ -75,3 +111,66 @@ def test_registries_that_the_contributing_page_names_exist():
         assert re.search(rf"^{name}\b", (ROOT / path).read_text(), re.MULTILINE), (name, path)
     for path in re.findall(r"`((?:parc_ray|envs)/[a-z_/]+\.py)`", CONTRIBUTING):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(("page", "command"), EXAMPLES)
+def test_every_example_is_understood(page, command, tmp_path, monkeypatch):
+    """Commands and options exist, values fit, and a stage is one of the run's."""
+    monkeypatch.chdir(tmp_path)
+    name, *words = words_of(command)
+    for word in words:
+        if word.endswith("config.yaml"):
+            Path(word).parent.mkdir(parents=True)
+            Path(word).write_text(to_yaml(get_recipe("quick")))
+    if name.startswith("-") or {"--help", "--help-config"} & set(words):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([name, *words])
+        assert caught.value.code == 0
+    elif name in TOOLS:
+        module = "import_data" if name == "import" else name
+        parser = importlib.import_module(f"parc_ray.tools.{module}").arguments()
+        _, rest = parser.parse_known_args(words)
+        assert name == "optimize" or not rest
+        override(get_recipe("quick"), rest)
+    else:
+        config, options = parse_run("parc", words, stage=name != "run")
+        if name != "run":
+            stages = [s for s in plan(config) if s.name == name]
+            assert len([s for s in stages if options.iteration in (None, s.iteration)]) == 1
+
+
+def test_there_are_examples_of_every_command():
+    shown = {words_of(command)[0] for page, command in EXAMPLES if page == "commands.md"}
+    assert shown == set(cli.commands())
+    table = (ROOT / "docs" / "commands.md").read_text()
+    assert set(re.findall(r"\[`([a-z-]+)`\]\(#", table)) == set(cli.commands())
+
+
+def test_commands_that_are_mentioned_exist():
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for name in re.findall(r"`parc ([a-z-]+)[` ]", page.read_text()):
+            assert name in cli.commands(), (page.name, name)
+
+
+@pytest.mark.slow
+def test_cheap_examples_run_as_they_stand(tmp_path, monkeypatch, humanoid):
+    """All of info, import and optimize in docs/commands.md, in order, but for the sample."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_motions").mkdir()
+    files.mimickit(Path("my_motions/walk.pkl"), humanoid)
+    install()
+    loop.run(fake_config("runs", name="quick", iterations=2))
+    clear_overrides()
+    clips = import_path("my_motions", humanoid)
+    save_dataset("runs/quick/it_02/merge", "D2", clips, humanoid.digest)
+    cheap = [words_of(c) for page, c in EXAMPLES if page == "commands.md"]
+    cheap = [w for w in cheap if w[0] in ("info", "import", "optimize") and "sample" not in w]
+    assert len(cheap) >= 8
+    for words in cheap:
+        out = Path(words[words.index("--out") + 1]) if "--out" in words else None
+        if out is not None and out.exists():  # two examples of one target
+            out.rename(f"{out}_first")
+        with pytest.raises(SystemExit) as caught:
+            cli.main(words)
+        assert caught.value.code == 0, words
+        assert out is None or load_dataset(out)[0].rows == 1

@@ -49,7 +49,7 @@ def run(argv: list[str]) -> None:
     Raises:
         InputError: a source that cannot be used, or a target that is not empty.
     """
-    parser = _parser()
+    parser = arguments()
     options = parser.parse_args(argv)
     out = "" if options.check else options.out
     if out is None:
@@ -77,7 +77,8 @@ def run(argv: list[str]) -> None:
         )
 
 
-def _parser() -> OneLineParser:
+def arguments() -> OneLineParser:
+    """The command's options."""
     parser = OneLineParser(
         prog="parc import",
         description="Import motions into a data set. SOURCE is 'sample' (built in, fetched once), "

@@ -17,10 +17,7 @@ def run(argv: list[str]) -> None:
     Raises:
         InputError: a directory that is no run.
     """
-    parser = OneLineParser(prog="parc info", description=__doc__, allow_abbrev=False)
-    parser.add_argument("run", nargs="?", help="run directory, <storage>/<name>")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(argv)
+    options = arguments().parse_args(argv)
     facts: dict[str, object] = {
         "versions": versions(),
         "system": platform.platform(),
@@ -40,6 +37,14 @@ def run(argv: list[str]) -> None:
     print(f"{'gpus':<10} {', '.join(_gpus()) or 'none'}")
     for label, state in stages.items():
         print(f"{label:<26} {state}")
+
+
+def arguments() -> OneLineParser:
+    """The command's options."""
+    parser = OneLineParser(prog="parc info", description=__doc__, allow_abbrev=False)
+    parser.add_argument("run", nargs="?", help="run directory, <storage>/<name>")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
 
 
 def _gpus() -> list[str]:

@@ -34,7 +34,7 @@ def run(argv: list[str]) -> None:
     Raises:
         InputError: a data set that cannot be used, a target that is not empty, a wrong option.
     """
-    parser = _parser()
+    parser = arguments()
     options, rest = parser.parse_known_args(argv)
     known = [o for a in parser._actions for o in a.option_strings if o.startswith("--")]
     config = override(get_recipe(options.recipe), rest, known)
@@ -55,7 +55,8 @@ def run(argv: list[str]) -> None:
     print(f"{target}: data set {manifest.name!r}, {manifest.rows} clips")
 
 
-def _parser() -> OneLineParser:
+def arguments() -> OneLineParser:
+    """The command's options."""
     parser = OneLineParser(
         prog="parc optimize",
         description="Move the clips of DATASET (or anything that `parc import` reads) out of their "

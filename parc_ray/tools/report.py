@@ -19,10 +19,7 @@ def run(argv: list[str]) -> None:
     Raises:
         InputError: no run directory, or nothing in it is finished yet.
     """
-    parser = OneLineParser(prog="parc report", description=__doc__, allow_abbrev=False)
-    parser.add_argument("run", metavar="RUN_DIRECTORY", help="<storage>/<name>")
-    parser.add_argument("--out", metavar="FILE", help=f"default: {REPORT} in the run directory")
-    options = parser.parse_args(argv)
+    options = arguments().parse_args(argv)
     setup_logging("WARNING")
     storage, config = open_run(options.run)
     done = summarise(storage, config.name).stages
@@ -40,3 +37,11 @@ def run(argv: list[str]) -> None:
         folder = Storage.from_uri(Path(where).parent)
         folder.write_bytes_atomic(Path(where).name, page)
     print(f"{where}: {len(done)} finished stages, {len(page) / 1024:.0f} KiB")
+
+
+def arguments() -> OneLineParser:
+    """The command's options."""
+    parser = OneLineParser(prog="parc report", description=__doc__, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN_DIRECTORY", help="<storage>/<name>")
+    parser.add_argument("--out", metavar="FILE", help=f"default: {REPORT} in the run directory")
+    return parser
