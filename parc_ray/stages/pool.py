@@ -24,6 +24,9 @@ from parc_ray.data.store import write_part
 from parc_ray.motion.clip import MotionClip
 from parc_ray.pool_config import PoolConfig
 
+ITEM_RETRIES = 3
+"""How often an item is tried again after its actor died; then the stage ends with an error."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -152,6 +155,7 @@ def _stream(
         ),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
+        max_task_retries=ITEM_RETRIES,  # Ray Data's own is without end
         fn_constructor_args=(directory, make_worker, ray.put(dict(arguments)), pool.threads),
     )
     for row in dataset.iter_rows():
