@@ -11,7 +11,14 @@ from parc_ray.data.manifest import FILE_NAME, Manifest
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import write_part
 from parc_ray.motion.clip import MotionClip
-from parc_ray.stages.base import Artifact, StageBody, StageContext, StageResult, hash_path, run_stage
+from parc_ray.stages.base import (
+    Artifact,
+    StageBody,
+    StageContext,
+    StageResult,
+    hash_path,
+    run_stage,
+)
 
 
 def put_clips(

@@ -38,7 +38,10 @@ def test_a_later_data_set_names_the_parts_of_the_earlier_one(tmp_path, humanoid)
     motions = put_clips(tmp_path, "it_01/record", second, humanoid)
     d1 = merge(tmp_path, {"dataset": d0.outputs["dataset"], "motions": motions}, 1)
     old, new = dataset(tmp_path, 0), dataset(tmp_path, 1)
-    assert [p.path for p in new.parts] == ["it_00/record/clips.parquet", "it_01/record/clips.parquet"]
+    assert [p.path for p in new.parts] == [
+        "it_00/record/clips.parquet",
+        "it_01/record/clips.parquet",
+    ]
     assert new.parts[0] == old.parts[0]
     assert (new.name, new.iteration, new.parents) == ("D1", 1, ("D0",))
     assert not list((tmp_path / "it_01/merge").glob("*.parquet"))

@@ -132,9 +132,7 @@ def test_a_dying_actor_costs_only_the_item_it_was_at(tmp_path, ray_session):
 
 
 @pytest.mark.slow
-def test_an_item_that_kills_every_actor_ends_the_stage_and_keeps_the_others(
-    tmp_path, ray_session
-):
+def test_an_item_that_kills_every_actor_ends_the_stage_and_keeps_the_others(tmp_path, ray_session):
     work = items(a={"deadly": True})
     with pytest.raises(ray.exceptions.RayError):
         run(tmp_path, work, PoolConfig(actors=1, cpus=0.5), deaths=100)

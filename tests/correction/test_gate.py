@@ -1,0 +1,92 @@
+"""Every limit of the gate refuses on its own, and says by how much."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from parc_ray.correction.config import CorrectionConfig, GateConfig
+from parc_ray.correction.gate import recording_metrics, refusals
+from parc_ray.errors import InputError
+from parc_ray.evaluation.metrics import clip_metrics
+from tests.envs.helpers import sway_clip
+
+GATE = GateConfig(min_contact_f1=0.5)
+POINTS = 300
+GOOD = {
+    "body_global_m": 0.1,
+    "root_max_m": 0.2,
+    "hjf_frames_percent": 5.0,
+    "tpl_per_frame": 0.3,  # 1 mm per point
+    "contact_f1": 0.8,
+}
+
+
+def test_a_good_recording_passes():
+    assert refusals(GOOD, POINTS, GATE) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("body_global_m", 0.36, "mean body error 0.36 m is above 0.35"),
+        ("root_max_m", 0.7, "largest root error 0.7 m is above 0.6"),
+        ("hjf_frames_percent", 26.0, "share of high-jerk frames 0.26 is above 0.25"),
+        ("tpl_per_frame", 3.3, "mean penetration 0.011 m is above 0.01"),
+        ("contact_f1", 0.4, "contact F1 0.4 is below 0.5"),
+    ],
+)
+def test_every_limit_refuses_alone(name, value, message):
+    assert refusals({**GOOD, name: value}, POINTS, GATE) == [message]
+
+
+@pytest.mark.parametrize("name", list(GOOD))
+def test_what_is_not_a_number_is_refused(name):
+    assert len(refusals({**GOOD, name: math.nan}, POINTS, GATE)) == 1
+
+
+def test_limits_themselves_pass():
+    edge = {
+        "body_global_m": 0.35,
+        "root_max_m": 0.6,
+        "hjf_frames_percent": 25.0,
+        "tpl_per_frame": 3.0,
+        "contact_f1": 0.5,
+    }
+    assert refusals(edge, POINTS, GATE) == []
+
+
+def test_reasons_add_up():
+    bad = {**GOOD, "body_global_m": 1.0, "root_max_m": 2.0}
+    assert len(refusals(bad, POINTS, GATE)) == 2
+
+
+def test_contacts_are_not_checked_unless_wanted():
+    assert refusals({**GOOD, "contact_f1": 0.0}, POINTS, GateConfig()) == []
+    without = {k: v for k, v in GOOD.items() if k != "contact_f1"}
+    assert refusals(without, POINTS, GATE) == []
+
+
+def test_recording_metrics_are_those_of_the_clip(humanoid):
+    clip = sway_clip(humanoid, 31)
+    all_of_them = clip_metrics(clip, humanoid, "paper")
+    found = recording_metrics(clip, humanoid)
+    assert found == {name: all_of_them[name] for name in found}
+    assert {"tpl_per_frame", "hjf_frames_percent"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GateConfig(max_root_error_m=-0.1), "max_root_error_m: -0.1 is negative"),
+        (lambda: GateConfig(min_contact_f1=1.5), "min_contact_f1: above 1"),
+        (lambda: CorrectionConfig(min_segment_s=0.0), "min_segment_s: 0.0"),
+        (lambda: CorrectionConfig(start_fractions=()), "start_fractions"),
+        (lambda: CorrectionConfig(start_fractions=(0.0, 1.0)), "start_fractions"),
+        (lambda: CorrectionConfig(mpc_retries=-1), "mpc_retries: -1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
