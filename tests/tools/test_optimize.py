@@ -29,8 +29,8 @@ def test_penetration_goes_down_and_is_printed(tmp_path, humanoid, capsys):
     sunk(tmp_path / "sunk.pkl", humanoid)
     before = import_path(tmp_path / "sunk.pkl", humanoid)
     save_dataset(tmp_path / "in", "D", before, humanoid.digest)
+    words = ["--iterations", "120", "--synthesis.optimizer.lr", "0.002"]
     with pytest.raises(SystemExit) as caught:
-        words = ["--iterations", "120", "--synthesis.optimizer.lr", "0.002"]
         cli.main(["optimize", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *words])
     out = capsys.readouterr().out
     assert caught.value.code == 0
@@ -56,8 +56,8 @@ def test_penetration_goes_down_and_is_printed(tmp_path, humanoid, capsys):
 
 def test_no_iterations_leave_the_motion_alone(tmp_path, humanoid, capsys):
     files.mimickit(tmp_path / "a.pkl", humanoid)
+    argv = ["optimize", str(tmp_path / "a.pkl"), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as caught:
-        argv = ["optimize", str(tmp_path / "a.pkl"), "--out", str(tmp_path / "out")]
         cli.main([*argv, "--iterations", "0"])
     assert caught.value.code == 0
     assert capsys.readouterr().out
