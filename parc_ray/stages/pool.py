@@ -155,11 +155,16 @@ def _stream(
         ),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
-        max_task_retries=ITEM_RETRIES,  # Ray Data's own is without end
+        ray_remote_args_fn=_retries,
         fn_constructor_args=(directory, make_worker, ray.put(dict(arguments)), pool.threads),
     )
     for row in dataset.iter_rows():
         yield str(row["id"])
+
+
+def _retries() -> dict[str, Any]:
+    """Options of an actor: Ray Data's own retries of an item are without end."""
+    return {"max_task_retries": ITEM_RETRIES}
 
 
 class _ItemRunner:
