@@ -50,7 +50,13 @@ _ANYTHING = SelectionConfig(
     top_k=1,
 )
 """For generators that have hardly learnt: the least bad candidate of every path."""
-_LOW_STAIRS = TerrainSpec(kind="stairs", cells=(12, 12), stair_count=2, stair_start_m=(-0.3, 0.3))
+_LOW_STAIRS = TerrainSpec(
+    kind="stairs",
+    cells=(12, 12),
+    stair_count=2,
+    stair_start_m=(-0.3, 0.3),
+    stair_step_m=(0.05, 0.12),
+)
 
 
 def smoke() -> ParcConfig:
@@ -111,7 +117,7 @@ def quick() -> ParcConfig:
         terrain=_LOW_BOXES,
         motions=6,
         max_terrains=12,
-        candidates=16,
+        candidates=32,
         generator=GeneratorBudget(steps=1_500, wall_s=100.0),
         tracker=TrackerBudget(samples=6_000_000, wall_s=460.0),
     )
@@ -127,7 +133,7 @@ def quick() -> ParcConfig:
         d0=D0Config(correction="mpc", max_clips=12, max_clip_s=2.0, keep_uncorrected=True),
         iterations=(boxes, stairs),
         generator=profile("small"),
-        synthesis=_small_synthesis(optimiser_steps=300, max_duration_s=4.0),
+        synthesis=_small_synthesis(optimiser_steps=300, max_duration_s=4.0, min_frames=60),
         tracking=TRACKING_PRESETS["quick"](),
         tracker=PPO_PRESETS["quick"](),
         correction=CorrectionConfig(mpc_max_s=3.0, mpc_stronger_retry=False),
@@ -257,13 +263,19 @@ def get_recipe(name: str) -> ParcConfig:
     return RECIPES[name]()
 
 
-def _small_synthesis(*, optimiser_steps: int, max_duration_s: float) -> SynthesisConfig:
+def _small_synthesis(
+    *, optimiser_steps: int, max_duration_s: float, min_frames: int = 30
+) -> SynthesisConfig:
     """Short motions, shortened optimisation, thresholds that a small generator can meet."""
     return SynthesisConfig(
         planner=PlannerConfig(min_distance_m=2.5),
         rollout=RolloutConfig(max_duration_s=max_duration_s, stall_s=1.5),
         selection=SelectionConfig(
-            require_finished=False, unfinished_penalty=10.0, min_progress=0.2, top_k=1
+            require_finished=False,
+            unfinished_penalty=10.0,
+            min_progress=0.2,
+            min_frames=min_frames,
+            top_k=1,
         ),
         optimizer=OptimizerConfig(iterations=optimiser_steps),
         mirror=False,
