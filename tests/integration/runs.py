@@ -24,11 +24,11 @@ def environment() -> dict[str, str]:
 
 
 def command(*words: str) -> list[str]:
-    """The driver's command line; Ray is always an instance of its own."""
-    return [sys.executable, str(DRIVER), *words, "--resources.address", "local"]
+    """The driver's command line."""
+    return [sys.executable, str(DRIVER), *words]
 
 
-def drive(*words: str, timeout_s: float = 590.0) -> subprocess.CompletedProcess[str]:
+def drive(*words: str, timeout_s: float = 1100.0) -> subprocess.CompletedProcess[str]:
     """Run the driver to its end."""
     return subprocess.run(
         command(*words),

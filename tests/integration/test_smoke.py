@@ -23,8 +23,9 @@ from parc_ray.recipes import get_recipe
 from parc_ray.scalars import read_scalars
 from tests.integration.runs import RunFiles, drive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
+WORDS = ("--recipe", "smoke", "--resources.address", "local", "--storage")
 CONFIG = get_recipe("smoke")
 PLAN = plan(CONFIG)
 LABELS = [stage.label for stage in PLAN]
@@ -37,9 +38,9 @@ SOURCES = {label: "it_00/augment" for label in RECORDS if label.startswith("it_0
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
-    """The finished run; also the words to start it again."""
+    """The finished run."""
     storage = tmp_path_factory.mktemp("smoke")
-    done = drive("--recipe", "smoke", "--storage", str(storage))
+    done = drive(*WORDS, str(storage))
     assert done.returncode == 0, done.stderr[-8000:]
     assert "NaN or Inf" not in done.stdout + done.stderr
     return RunFiles(storage / "smoke")
@@ -345,7 +346,7 @@ def test_scalars_of_every_stage_are_in_one_tree(smoke: RunFiles):
 def test_the_same_command_again_does_nothing(smoke: RunFiles):
     before = smoke.markers()
     report = (smoke.path / "report.html").stat().st_mtime_ns
-    done = drive("--recipe", "smoke", "--storage", str(smoke.path.parent), timeout_s=60)
+    done = drive(*WORDS, str(smoke.path.parent), timeout_s=60)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stderr.count("already done") == len(LABELS)
     assert "Ray" not in done.stderr  # nothing to do starts no cluster
