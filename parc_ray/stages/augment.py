@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import ParcConfig
 from parc_ray.motion.clip import MotionClip
@@ -50,6 +52,7 @@ class VariantWorker:
 def body(run: StageRun) -> StageOutputs:
     """Import, choose, vary."""
     config: ParcConfig = run.ctx.config
+    torch.set_num_threads(config.resources.threads_per_worker)
     character = load_character(config.character)
     originals = choose_initial(load_initial(config.data, character, run.seed), config.d0)
     require_clips(originals, "initial data", "give a directory with motions")

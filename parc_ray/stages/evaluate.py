@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
+import torch
 
 from algorithms.diffusion.generator import DiffusionGenerator
 from parc_ray.character.character import Character, load_character
@@ -186,6 +187,7 @@ def _test_tracker(
 ) -> dict[str, float]:
     """The tracker and the zero-residual baseline on the training set; the tracker on ``best``."""
     cfg = config.evaluation
+    torch.set_num_threads(config.tracker.threads)
     factory = make_factory(character, config.sim, config.simulator)
     policy = read_policy(run)
     clips = training_clips(run, character)
