@@ -222,7 +222,7 @@ def metrics_of(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
     }
     names = ("body_global_m", "body_local_m", "hjf_frames_percent", "contact_f1", "tpl")
     for name in names:
-        values = [o.metrics[name] for o in kept if o.metrics.get(name, math.nan) == o.metrics[name]]
+        values = [v for o in kept if math.isfinite(v := o.metrics.get(name, math.nan))]
         out[name] = sum(values) / len(values) if values else math.nan
     return out
 
