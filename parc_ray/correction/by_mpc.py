@@ -177,7 +177,7 @@ def _record(
     outcome.corrector = "mpc"
     outcome.start_frame, outcome.end_frame = first, first + piece.steps
     outcome.whole = first == 0 and outcome.end_frame == ref.num_frames - 1
-    outcome.clip = simulation_to_clip(
+    made = simulation_to_clip(
         simulation,
         clip,
         clip_id=f"{clip.clip_id}_mpc",
@@ -188,6 +188,8 @@ def _record(
         notes=f"frames {first} to {outcome.end_frame} of {ref.num_frames} of {clip.clip_id}",
         metrics=outcome.metrics,
     )
+    seeds = {**made.provenance.seeds, "mpc": piece.result.seed}
+    outcome.clip = replace(made, provenance=replace(made.provenance, seeds=seeds))
 
 
 def _error_metrics(error: TrackingError) -> dict[str, float]:

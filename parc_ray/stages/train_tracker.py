@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 from ray.tune.registry import register_env
 
 from algorithms.ppo.policy import MlpPolicy
@@ -92,25 +93,25 @@ def body(run: StageRun) -> StageOutputs:
         evaluate=probe if config.tracker.evaluate_every else None,
     )
     probe.runner.close()
-    write_curve(run, "metrics.jsonl", step="iteration")
+    curve = write_curve(run, "metrics.jsonl", step="iteration")
     metrics = {
         "clips": float(len(clips)),
         "seconds_of_motion": sum(c.duration_s for c in clips),
         "samples": float(result.samples),
         "iterations": float(result.iterations),
         "train_wall_s": result.wall_s,
-        **_last(result.metrics),
+        **_last(curve),
     }
     if result.best_score is not None:
         metrics["best_score"] = result.best_score
     return StageOutputs(paths={"tracker": result.chosen.name}, rows={"tracker": 1}, metrics=metrics)
 
 
-def _last(metrics: dict[str, float]) -> dict[str, float]:
-    """The last iteration's headline figures."""
+def _last(curve: pd.DataFrame) -> dict[str, float]:
+    """The last iteration's headline figures, whichever sitting it was in."""
     wanted = ("episode_length", "failure_rate", "reward_per_step", "kl", "lr", "std")
     wanted += ("samples_per_s", "eval/survived_from_start", "eval/completed_from_start")
-    return {name: metrics[name] for name in wanted if name in metrics}
+    return {name: float(curve[name].iloc[-1]) for name in wanted if name in curve}
 
 
 def _line(iteration: int, metrics: dict[str, Any]) -> str:

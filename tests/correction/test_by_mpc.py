@@ -55,6 +55,7 @@ def test_a_standing_clip_is_recorded_whole(standing):
     assert (made.clip_id, made.num_frames, made.fps) == ("stand_mpc", 21, pytest.approx(30.0))
     assert made.provenance.parents == ("stand",)
     assert made.provenance.iteration == 4
+    assert made.provenance.seeds["mpc"] == attempt.seed
     assert len(made.provenance.hashes["mpc"]) >= 8
     assert "frames 0 to 20 of 21" in made.provenance.notes
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
 
 from parc_ray.data.storage import Storage
 
 
 def kill_after(path: str) -> None:
     """Arrange for the kill."""
-    original = Storage.write_json_atomic
+    original = Storage.write_bytes_atomic
 
-    def wrapped(self: Storage, name: str, value: Any) -> None:
+    def wrapped(self: Storage, name: str, value: bytes) -> None:
         original(self, name, value)
         if f"{self.root}/{name}".endswith(path):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Storage.write_json_atomic = wrapped
+    Storage.write_bytes_atomic = wrapped
 
 
 if __name__ == "__main__":
