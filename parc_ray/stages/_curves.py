@@ -23,8 +23,7 @@ def write_curve(run: StageRun, log: str, step: str = "step") -> pd.DataFrame:
         log: file name in the stage's directory; every line is an object of numbers.
         step: which of them is the x axis.
     """
-    rows = [_flat(json.loads(line)) for line in run.dir.read_bytes(log).decode().splitlines()]
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(_rows(run.dir.read_bytes(log).decode(errors="replace")))
     if step in frame:
         frame = frame.drop_duplicates(step, keep="last").sort_values(step)
     run.dir.write_bytes_atomic(CURVE, frame.to_csv(index=False).encode())
@@ -36,6 +35,17 @@ def write_curve(run: StageRun, log: str, step: str = "step") -> pd.DataFrame:
         }
         run.scalars.add_all(values, int(row.get(step, 0)))
     return frame
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    """Rows of a JSON-lines log; a line cut short by a kill is left out."""
+    rows = []
+    for line in text.splitlines():
+        try:
+            rows.append(_flat(json.loads(line)))
+        except ValueError:
+            continue
+    return rows
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

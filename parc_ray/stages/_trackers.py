@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from algorithms.ppo.policy import MlpPolicy
 from envs.sims.base import BackendFactory, SimConfig
@@ -114,6 +116,12 @@ def table_figures(table: pd.DataFrame, prefix: str) -> dict[str, float]:
         f"{prefix}_survived_from_start": float(numbers["survived"].mean()),
         f"{prefix}_completed_from_start": float(completed.mean()),
         f"{prefix}_random_completed": float(numbers["random_completed"].mean()),
-        f"{prefix}_body_error_relative_m": float(np.nanmean(numbers["body_error_relative_m"])),
-        f"{prefix}_body_error_global_m": float(np.nanmean(numbers["body_error_global_m"])),
+        f"{prefix}_body_error_relative_m": _mean(numbers["body_error_relative_m"]),
+        f"{prefix}_body_error_global_m": _mean(numbers["body_error_global_m"]),
     }
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Mean of what is a number; NaN where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
