@@ -42,6 +42,7 @@ WORDS = shlex.split(
     "--recipe smoke --iterations 1 --name r --resources.address local "
     "--augment.variants_per_clip 1 --augment.optimizer.iterations 10 "
     "--d0.max_clips 2 --d0.max_clip_s 1.0 --d0.min_tracked_s 0.5 "
+    "--d0.correction tracker_then_mpc --d0.tracker.samples 2048 "
     "--iterations.0.motions 4 --iterations.0.max_terrains 4 --iterations.0.candidates 2 "
     "--iterations.0.generator.steps 40 --iterations.0.tracker.samples 8192 "
     "--generator.train.report_every 10 --generator.train.log_every 5 "
@@ -55,13 +56,13 @@ WORDS = shlex.split(
 
 KILLS = [
     ("it_00/augment", "_STARTED.json", "outside"),
+    ("it_00/train-tracker", "curve.csv", "within"),
     ("it_00/record", "items/*.json", "outside"),
     ("it_00/merge", "_STARTED.json", "within"),
     ("it_01/train-generator", "train/checkpoint_*", "outside"),
     ("it_01/train-generator", "curve.csv", "within"),
     ("it_01/generate", "items/*.json", "outside"),
     ("it_01/train-tracker", "LATEST", "outside"),
-    ("it_01/train-tracker", "curve.csv", "within"),
     ("it_01/record", "items/tracker-00000.json", "outside"),
     ("it_01/merge", "manifest.json", "within"),
     ("it_01/evaluate", "items/*.json", "outside"),
