@@ -13,13 +13,13 @@ import sys
 from parc_ray.data.storage import Storage
 
 
-def kill_after(path: str) -> None:
+def kill_after(ending: str) -> None:
     """Arrange for the kill."""
     original = Storage.write_bytes_atomic
 
-    def wrapped(self: Storage, name: str, value: bytes) -> None:
-        original(self, name, value)
-        if f"{self.root}/{name}".endswith(path):
+    def wrapped(self: Storage, path: str, data: bytes) -> None:
+        original(self, path, data)
+        if f"{self.root}/{path}".endswith(ending):
             os.kill(os.getpid(), signal.SIGKILL)
 
     Storage.write_bytes_atomic = wrapped

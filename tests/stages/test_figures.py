@@ -143,7 +143,9 @@ def test_a_terrain_depends_on_its_number_and_not_on_its_batch():
     for number, planned in zip(together.numbers, together.planned, strict=True):
         alone = plan_terrains(spec, synthesis, [number], 5)
         assert alone.planned[0].terrain.heights.equal(planned.terrain.heights)
-        assert planned.path.points is not None
-        assert alone.planned[0].path.points.equal(planned.path.points)
+        path, again = planned.path.points, alone.planned[0].path.points
+        assert path is not None
+        assert again is not None
+        assert again.equal(path)
     other = plan_terrains(spec, synthesis, range(4), 6)
     assert not other.planned[0].terrain.heights.equal(together.planned[0].terrain.heights)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import ray
+from ray.exceptions import RayError
 
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import read_part
@@ -134,7 +134,7 @@ def test_a_dying_actor_costs_only_the_item_it_was_at(tmp_path, ray_session):
 @pytest.mark.slow
 def test_an_item_that_kills_every_actor_ends_the_stage_and_keeps_the_others(tmp_path, ray_session):
     work = items(a={"deadly": True})
-    with pytest.raises(ray.exceptions.RayError):
+    with pytest.raises(RayError):
         run(tmp_path, work, PoolConfig(actors=1, cpus=0.5), deaths=100)
     assert 2 <= calls(tmp_path / "log").count("a") <= 5
     kept = {p.stem for p in (tmp_path / "stage/items").glob("*.json")}
