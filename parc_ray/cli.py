@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from parc_ray.errors import InputError
+from parc_ray.errors import InputError, find_input_error
 
 Command = Callable[[list[str]], None]
 _USAGE = """usage: parc COMMAND [options]
@@ -44,7 +44,7 @@ def guarded(work: Callable[[], None]) -> int:
         print("interrupted; the same command continues", file=sys.stderr)
         return 1
     except Exception as error:
-        mendable = _input_error(error)
+        mendable = find_input_error(error)
         if mendable is None:
             raise
         print(f"error: {mendable}", file=sys.stderr)
@@ -123,14 +123,6 @@ def stage_command(name: str, argv: list[str]) -> None:
         )
     setup_logging()
     run_stages(config, chosen, force=options.force)
-
-
-def _input_error(error: BaseException) -> InputError | None:
-    """The ``InputError`` behind an error, also when a Ray worker raised it."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, InputError):
-        return InputError(str(cause))
-    return error if isinstance(error, InputError) else None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class InputError(ValueError):
     """Input that the user can mend: a file, a field, a value or a command-line word.
@@ -13,3 +15,29 @@ class InputError(ValueError):
     def __init__(self, message: str) -> None:
         """Keep ``message`` on a single line, whatever it was built from."""
         super().__init__(" ".join(message.split()))
+
+
+_REMOTE = re.compile(r"^parc_ray\.errors\.InputError: (.+)$", re.MULTILINE)
+
+
+def find_input_error(error: BaseException) -> InputError | None:
+    """The ``InputError`` behind an error, also where a Ray worker raised it.
+
+    Ray's errors carry what happened in the worker as an object, or, where an actor could not be
+    made, only as the text of its traceback.
+    """
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        cause = getattr(at, "cause", None)
+        if isinstance(cause, InputError):
+            return InputError(str(cause))
+        if type(at).__module__.partition(".")[0] == "ray":
+            remote = _REMOTE.findall(str(at))
+            if remote:
+                return InputError(remote[-1])
+        elif isinstance(at, InputError):
+            return at
+        at = cause if isinstance(cause, BaseException) else at.__cause__
+    return None

@@ -14,7 +14,7 @@ from parc_ray.data.sample_data import WHEEL_SHA256
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 from parc_ray.plan import PlannedStage, Source
-from parc_ray.stages.base import Artifact, StageContext, StageResult, hash_path, read_result
+from parc_ray.stages.base import DONE, Artifact, StageContext, hash_path, read_result
 from parc_ray.stages.registry import get_stage
 
 SAMPLE = "sample"
@@ -41,7 +41,7 @@ def check_inputs(
         context = StageContext(run=run, iteration=stage.iteration, config=config)
         for name, source in stage.inputs.items():
             if stage_label(source) not in coming:
-                _finished(context, stage, name, source)
+                _output(context, stage, name, source)
         if stage.reads_data:
             require_data(config.data.path)
         if force or read_result(context, stage.name) is None:
@@ -56,17 +56,15 @@ def gather_inputs(context: StageContext, stage: PlannedStage) -> dict[str, Artif
     """Find the outputs that a stage reads.
 
     Raises:
-        InputError: an earlier stage is not finished, or made no output of that name.
+        InputError: an earlier stage is not finished, made no output of that name, or what it made
+            is no longer there as it was.
     """
     inputs = {"data": data_artifact(context.config.data.path)} if stage.reads_data else {}
+    fresh = read_result(context, stage.name) is None
     for name, source in stage.inputs.items():
-        done = _finished(context, stage, name, source)
-        if source.output not in done.outputs:
-            raise InputError(
-                f"{stage_label(source)}: has no output {source.output!r}; it has "
-                f"{', '.join(done.outputs) or 'none'}; remove its _DONE.json to make it again"
-            )
-        inputs[name] = done.outputs[source.output]
+        inputs[name] = _output(context, stage, name, source)
+        if fresh:
+            _require_intact(context, stage_label(source), inputs[name])
     return inputs
 
 
@@ -111,11 +109,11 @@ def stage_label(source: Source) -> str:
     return f"it_{source.iteration:02d}/{source.stage}"
 
 
-def _finished(context: StageContext, stage: PlannedStage, name: str, source: Source) -> StageResult:
-    """The finished stage behind input ``name`` of ``stage``.
+def _output(context: StageContext, stage: PlannedStage, name: str, source: Source) -> Artifact:
+    """The output of an earlier stage that is input ``name`` of ``stage``.
 
     Raises:
-        InputError: it is not finished.
+        InputError: that stage is not finished, or made no output of that name.
     """
     where = StageContext(run=context.run, iteration=source.iteration, config=context.config)
     done = read_result(where, source.stage)
@@ -125,7 +123,24 @@ def _finished(context: StageContext, stage: PlannedStage, name: str, source: Sou
             f"which is not finished; run `parc {source.stage} --iteration {source.iteration}` "
             "or `parc run` first"
         )
-    return done
+    if source.output not in done.outputs:
+        raise InputError(
+            f"{stage_label(source)}: has no output {source.output!r}; it has "
+            f"{', '.join(done.outputs) or 'none'}; remove its {DONE} to make it again"
+        )
+    return done.outputs[source.output]
+
+
+def _require_intact(context: StageContext, label: str, artifact: Artifact) -> None:
+    """Refuse an output that was lost or changed after its stage had finished."""
+    there = context.run.exists(artifact.path)
+    if there and hash_path(context.run, artifact.path) == artifact.sha256:
+        return
+    raise InputError(
+        f"{context.run}/{artifact.path}: {'changed' if there else 'lost'} since {label} wrote it; "
+        f"it must stay as it was; restore it, or remove {context.run}/{label}/{DONE} to make it "
+        "again"
+    )
 
 
 def _check_names(config: ParcConfig) -> None:

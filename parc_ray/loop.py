@@ -15,7 +15,7 @@ from parc_ray.config import ParcConfig, run_differences
 from parc_ray.config_io import to_yaml
 from parc_ray.console import format_metrics, format_seconds, setup_logging
 from parc_ray.data.storage import Storage
-from parc_ray.errors import InputError
+from parc_ray.errors import InputError, find_input_error
 from parc_ray.inputs import check_inputs, gather_inputs
 from parc_ray.lock import RunLock
 from parc_ray.plan import PlannedStage, plan
@@ -170,5 +170,7 @@ def _with_ray(spec: StageSpec) -> StageBody:
 
 def _lost_worker(error: BaseException) -> bool:
     """Whether an error means that an actor, worker or node died, not that the work is wrong."""
+    if find_input_error(error) is not None:  # an actor that refuses its input dies as well
+        return False
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & _WORKER_ERRORS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -320,6 +321,25 @@ def test_a_second_driver(begun, capsys):
     with RunLock(Storage.from_uri(begun / "smoke")):
         line = mistake(capsys, "run", *begun_words(begun))
         assert all(w in line for w in (str(os.getpid()), "another driver", "--name"))
+
+
+def test_outputs_that_changed_after_their_stage(begun, capsys):
+    """Found before the next stage starts; finished stages are not bothered."""
+    run = begun / "smoke"
+    shutil.rmtree(run / "it_01/generate")
+    made = run / "it_01/train-generator/out"
+    (made / "part-0.txt").write_text("tampered")
+    line = mistake(capsys, "generate", "--iteration", "1", *begun_words(begun))
+    for word in (str(made), "changed since it_01/train-generator wrote it", "_DONE.json"):
+        assert word in line, (word, line)
+    shutil.rmtree(made)
+    line = mistake(capsys, "generate", "--iteration", "1", *begun_words(begun))
+    assert f"{made}: lost since" in line
+    assert not (run / "it_01/generate").exists()
+    marker = run / "it_01/train-generator/_DONE.json"
+    marker.write_text("{")
+    for argv in (["generate", "--iteration", "1", *begun_words(begun)], ["info", str(run)]):
+        assert f"{marker}: not JSON" in mistake(capsys, *argv)
 
 
 def test_a_stage_whose_inputs_are_missing(tmp_path, capsys):
