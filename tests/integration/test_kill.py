@@ -105,7 +105,7 @@ def killed(data: Path) -> RunFiles:
     """The same run, killed in every stage and started again; by one actor instead of two."""
     storage = data.parent / "killed"
     words = [*WORDS, "--data", str(data), "--storage", str(storage)]
-    words += ["--resources.generate_actors", "1"]
+    words += ["--resources.generate_actors", "1", "--resources.record_actors", "1"]
     run = RunFiles(storage / "r")
     seen: dict[str, tuple[int, bytes]] = {}
     family: dict[int, str] = {}
