@@ -39,10 +39,16 @@ class RunLock:
         """Take the lock.
 
         Raises:
-            InputError: another driver works on the directory.
+            InputError: another driver works on the directory, or it cannot be written.
         """
         self.require_free()
-        self._beat()
+        try:
+            self._beat()
+        except OSError as error:
+            raise InputError(
+                f"--storage: {self._storage} cannot be written ({error.strerror or error}); a "
+                "writable directory is needed; choose another"
+            ) from error
         time.sleep(_SETTLE_S)  # of two that start in the same moment the last writer stays
         holder = self._read()
         if holder is None or holder.get("token") != self._token:

@@ -296,6 +296,22 @@ def test_unknown_keys_in_a_config_file(tmp_path, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml"]
 
 
+def test_storage_that_cannot_be_written(tmp_path, folder, humanoid, capsys):
+    files.mimickit(folder / "a.pkl", humanoid)
+    (tmp_path / "file").write_text("mine")
+    words = run_words(tmp_path, folder)
+    for storage, said in (
+        (str(tmp_path / "file"), "cannot be written"),
+        (str(tmp_path / "file" / "x"), "cannot be written"),
+        ("tape://runs", "storage cannot be opened"),
+    ):
+        words[words.index("--storage") + 1] = storage
+        line = mistake(capsys, *words)
+        assert said in line
+        assert storage in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.fixture
 def begun(tmp_path):
     """Storage with a finished run of fake stages, named ``smoke``."""
