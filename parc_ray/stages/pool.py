@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -137,12 +137,16 @@ def _stream(
     make_worker: Callable[..., Worker],
     arguments: Mapping[str, Any],
     pool: PoolConfig,
-) -> Any:
+) -> Iterator[str]:
     """Yield the ids of items as they finish."""
     if pool.actors == 0:
-        runner = _ItemRunner(directory, make_worker, dict(arguments), pool.threads)
-        for item in items:
-            yield runner.run(item)
+        threads = torch.get_num_threads()
+        try:
+            runner = _ItemRunner(directory, make_worker, dict(arguments), pool.threads)
+            for item in items:
+                yield runner.run(item)
+        finally:
+            torch.set_num_threads(threads)
         return
     DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)

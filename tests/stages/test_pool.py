@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from ray.exceptions import RayError
 
 from parc_ray.data.storage import Storage
@@ -88,6 +89,12 @@ def test_clips_without_their_record_do_not_count(tmp_path):
     (tmp_path / "stage/items/a.json").unlink()
     run(tmp_path, items())
     assert calls(tmp_path / "log") == ["d", "b", "c", "a", "a"]
+
+
+def test_the_drivers_threads_are_left_as_they_were(tmp_path):
+    before = torch.get_num_threads()
+    run(tmp_path, items(), PoolConfig(actors=0, threads=before + 1))
+    assert torch.get_num_threads() == before
 
 
 def test_repeated_ids_are_refused(tmp_path):
