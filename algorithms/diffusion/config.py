@@ -35,9 +35,17 @@ class TerrainEncoderConfig:
     """Side of the square patches that become tokens, in pixels of the last layer. PARC: 2."""
     max_height: float = 3.0
     """Heights relative to the root are clamped to +-this and divided by it, m. PARC: 3."""
+    near_cells: int = 0
+    """If above 0, the heights up to this many grid points around the root also go through an MLP
+    whose output is added to every frame token: a short way from the ground under the feet to the
+    height of the body. PARC: 0 (patch tokens only)."""
+    near_scale: float = 0.3
+    """The near heights are divided by this, m."""
 
     def __post_init__(self) -> None:
         """Check that the three tuples describe the same layers."""
+        _require(self.near_cells >= 0, "terrain.near_cells", self.near_cells, "0 or more points")
+        _require(self.near_scale > 0, "terrain.near_scale", self.near_scale, "more than 0 m")
         n = len(self.channels)
         same = n > 0 and len(self.kernels) == n and len(self.strides) == n
         _require(same, "terrain.kernels", self.kernels, "one kernel and stride per channel entry")
@@ -312,8 +320,14 @@ class DiffusionConfig:
         _require(self.diffusion_steps >= 2, "diffusion_steps", self.diffusion_steps, "2 or more")
         stride, last = self.sampling.stride, self.diffusion_steps - 1
         _require(last % stride == 0, "sampling.stride", stride, f"a divisor of {last}")
+        self._check_near()
         kept = self.sampling.start == "noise" or self.train.start_windows > 0
         _require(kept, "sampling.start", "data", "'noise' where train.start_windows is 0")
+
+    def _check_near(self) -> None:
+        near, grid = self.terrain.near_cells, self.grid
+        most = min(grid.x_cells_back, grid.x_cells_front, grid.y_cells_side)
+        _require(near <= most, "terrain.near_cells", near, f"at most {most}, the grid's margin")
 
     @property
     def reference(self) -> int:

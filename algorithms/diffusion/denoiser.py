@@ -26,16 +26,20 @@ class ConditionTokens:
     Attributes:
         tokens: (N, K + 1, D), terrain first; withheld conditions are zero.
         visible: (N, K + 1) bool.
+        near: (N, D) embedded heights around the root, zero where the terrain is withheld; None
+            where the network has no such input.
     """
 
     tokens: Tensor
     visible: Tensor
+    near: Tensor | None = None
 
     def repeat(self, times: int) -> ConditionTokens:
         """Stack ``times`` copies along the batch."""
         return ConditionTokens(
             self.tokens.repeat(times, 1, 1),
             self.visible.repeat(times, 1),
+            None if self.near is None else self.near.repeat(times, 1),
         )
 
 
@@ -124,6 +128,9 @@ class Denoiser(nn.Module):
         net, d = cfg.denoiser, cfg.denoiser.width
         self.num_frames, self.num_past = cfg.num_frames, cfg.num_past
         self.terrain = TerrainEncoder(cfg.terrain, grid, d)
+        self.near_scale, self.near_window = cfg.terrain.near_scale, _near_window(cfg)
+        cells = (2 * cfg.terrain.near_cells + 1) ** 2
+        self.near = mlp(cells, d, d) if cfg.terrain.near_cells else None
         self.time = mlp(d, d, d)
         self.target = mlp(2, net.target_hidden, d)
         self.indicator = nn.Embedding(2, d)
@@ -150,7 +157,13 @@ class Denoiser(nn.Module):
             ],
             dim=1,
         )
-        return ConditionTokens(torch.cat([terrain, target], dim=1), visible)
+        near = None
+        if self.near is not None:
+            limit = self.terrain.max_height
+            rows, columns = self.near_window
+            heights = cond.heights[:, rows, columns].clamp(-limit, limit).flatten(1)
+            near = self.near(heights / self.near_scale) * cond.terrain_visible[:, None]
+        return ConditionTokens(torch.cat([terrain, target], dim=1), visible, near)
 
     def denoise(
         self,
@@ -174,7 +187,10 @@ class Denoiser(nn.Module):
         """
         time = self.time(self.time_table[t])[:, None]
         indicator = self.indicator(clean_past.long())[:, None]
-        h = torch.cat([time, tokens.tokens.to(time.dtype), indicator, self.frames_in(x)], dim=1)
+        frames = self.frames_in(x)
+        if tokens.near is not None:
+            frames = frames + tokens.near[:, None]
+        h = torch.cat([time, tokens.tokens.to(time.dtype), indicator, frames], dim=1)
         h = self.dropout(h + self.position)
         one = torch.ones_like(past_visible)[:, None]
         past = past_visible[:, None].expand(-1, self.num_past)
@@ -192,6 +208,13 @@ class Denoiser(nn.Module):
     def forward(self, x: Tensor, t: Tensor, cond: Conditions) -> Tensor:
         """``encode`` and ``denoise`` in one call, as training needs it."""
         return self.denoise(x, t, self.encode(cond), cond.clean_past, cond.past_visible)
+
+
+def _near_window(cfg: DiffusionConfig) -> tuple[slice, slice]:
+    """Rows and columns of the height map around the root."""
+    i, j = cfg.grid.root_cell
+    k = cfg.terrain.near_cells
+    return slice(i - k, i + k + 1), slice(j - k, j + k + 1)
 
 
 def insert_past(x: Tensor, past: Tensor, where: Tensor) -> Tensor:

@@ -138,3 +138,30 @@ def test_every_parameter_is_trained():
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0 or name.endswith("in_proj.bias"), name
+
+
+def test_near_heights_reach_the_frames_unless_withheld():
+    """The short way reads the points around the root only, and is closed with the terrain."""
+    config = tiny()
+    config = dataclasses.replace(
+        config, terrain=dataclasses.replace(config.terrain, near_cells=2, near_scale=0.5)
+    )
+    net, cond = build(config), conditions(config)
+    i, j = config.grid.root_cell
+    heights = cond.heights.clone().requires_grad_()
+    near = net.encode(dataclasses.replace(cond, heights=heights)).near
+    assert near is not None
+    (gradient,) = torch.autograd.grad(near.square().sum(), heights)
+    inside = torch.zeros_like(gradient[0], dtype=torch.bool)
+    inside[i - 2 : i + 3, j - 2 : j + 3] = True
+    assert gradient[:, ~inside].abs().max() == 0
+    assert bool((gradient[:, inside].abs().amax(0) > 0).all())
+    hidden = dataclasses.replace(cond, terrain_visible=torch.zeros(4, dtype=torch.bool))
+    other = dataclasses.replace(hidden, heights=cond.heights + 0.1)
+    x, t = torch.randn(4, config.num_frames, FEATURES), torch.full((4,), 3)
+    with torch.no_grad():
+        assert torch.equal(net(x, t, hidden), net(x, t, other))
+        assert not torch.equal(net(x, t, cond), net(x, t, hidden))
+        assert net.encode(cond).repeat(2).near.shape == (8, config.denoiser.width)
+    with pytest.raises(InputError, match="near_cells"):
+        dataclasses.replace(config, terrain=dataclasses.replace(config.terrain, near_cells=11))
