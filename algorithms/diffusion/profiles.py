@@ -63,11 +63,12 @@ def small() -> DiffusionConfig:
 
     A third of ``base`` in width and depth. So little training makes whole frames from nothing
     badly, so much is taken from the past frames instead: the linear guess, windows that return to
-    the data, an s that rises over the new frames, and first poses of the data.
+    the data, an s that rises over the new frames, and first poses of the data. The heights around
+    the root have a short way in, else motions float up within seconds.
     """
     return DiffusionConfig(
         terrain=TerrainEncoderConfig(
-            channels=(16, 32), kernels=(5, 4), strides=(2, 2), max_height=1.5
+            channels=(16, 32), kernels=(5, 4), strides=(2, 2), max_height=1.5, near_cells=4
         ),
         denoiser=DenoiserConfig(
             width=128,
@@ -82,10 +83,10 @@ def small() -> DiffusionConfig:
         ),
         conditioning=replace(
             _our_conditioning(),
-            drift_height=0.03,
-            drift_turn=0.1,
-            drift_tilt=0.02,
-            drift_joint=0.04,
+            drift_height=0.06,
+            drift_turn=0.15,
+            drift_tilt=0.03,
+            drift_joint=0.05,
         ),
         loss=LossConfig(score_clean_past=False, penetration_window=2),
         sampling=SamplingConfig(blend_fade=6, start="data"),

@@ -47,3 +47,20 @@ def test_published_values():
 def test_wrong_values_are_named(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_published_profiles_have_none_of_our_devices():
+    """PARC's values of every switch that only our small profile turns on."""
+    for name in ("paper", "upstream"):
+        config = profile(name)
+        assert not config.denoiser.past_anchor
+        assert config.terrain.near_cells == 0
+        cond = config.conditioning
+        drift = (cond.drift_height, cond.drift_turn, cond.drift_tilt, cond.drift_joint)
+        assert drift == (0.0, 0.0, 0.0, 0.0)
+        assert (config.sampling.blend_fade, config.sampling.start) == (0, "noise")
+        assert config.train.start_windows == 0
+    ours = profile("small")
+    assert ours.denoiser.past_anchor
+    assert ours.sampling.start == "data"
+    assert ours.train.start_windows > 0
