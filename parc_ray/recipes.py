@@ -30,6 +30,7 @@ from parc_ray.correction.config import CorrectionConfig
 from parc_ray.errors import InputError
 from parc_ray.synthesis.config import (
     AugmentConfig,
+    HesitationConfig,
     OptimizerConfig,
     PlannerConfig,
     RolloutConfig,
@@ -278,6 +279,8 @@ def _small_synthesis(
             top_k=1,
         ),
         optimizer=OptimizerConfig(iterations=optimiser_steps),
+        # Cuts come after the optimisation and leave jerks; ``stall_s`` ends pauses anyway.
+        hesitation=HesitationConfig(enabled=False),
         mirror=False,
     )
 
