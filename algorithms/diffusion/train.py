@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,10 +52,12 @@ class TrainResult:
     Attributes:
         path: the generator file.
         metrics: the last row of metrics, and ``steps`` and ``seconds`` in total.
+        cpu_s: CPU time of the first worker's process in this sitting; 0 for a local training.
     """
 
     path: Path
     metrics: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
 
 def run_loop(
@@ -252,13 +255,15 @@ def train_generator(
         raise InputError(outcome["input_error"])
     if "diverged" in outcome:
         raise TrainingDivergedError(outcome["diverged"])
-    return TrainResult(path=out / GENERATOR, metrics=outcome["metrics"])
+    return TrainResult(
+        path=out / GENERATOR, metrics=outcome["metrics"], cpu_s=outcome.get("cpu_s", 0.0)
+    )
 
 
 def _worker_loop(setup: dict[str, Any]) -> dict[str, Any]:
     """What a Ray Train worker runs: errors that a restart cannot mend become its return value."""
     try:
-        return {"metrics": _train_in_worker(setup)}
+        return {"metrics": _train_in_worker(setup), "cpu_s": time.process_time()}
     except InputError as error:
         return {"input_error": str(error)}
     except TrainingDivergedError as error:

@@ -37,7 +37,12 @@ def body(run: StageRun) -> StageOutputs:
     )
     write_curve(run, "metrics.jsonl")
     metrics = {**result.metrics, "clips": float(len(clips))}
-    return StageOutputs(paths={"generator": GENERATOR}, rows={"generator": 1}, metrics=metrics)
+    return StageOutputs(
+        paths={"generator": GENERATOR},
+        rows={"generator": 1},
+        metrics=metrics,
+        worker_cpu_seconds=result.cpu_s * resources.generator_workers,
+    )
 
 
 STAGE = StageSpec(

@@ -72,6 +72,7 @@ def test_every_stage_of_the_plan_has_its_marker(smoke: RunFiles):
             content = (smoke.path / artifact["path"]).read_bytes()
             assert hashlib.sha256(content).hexdigest() == artifact["sha256"]
         assert marker["seconds"] > 0
+        assert marker["cpu_seconds"] > (1.0 if label.endswith("train-generator") else 0.0)
     assert not (smoke.path / "driver.json").exists()
     assert not list(smoke.path.rglob("*.tmp*"))
 

@@ -30,6 +30,7 @@ def test_ray_continues_by_name_and_equals_the_local_run(tmp_path, humanoid, bank
     train_generator(bank, humanoid, half, out, "run-it1-gen", resources=HALF)
     result = train_generator(bank, humanoid, config, out, "run-it1-gen", resources=HALF)
     assert result.metrics["steps"] == 4
+    assert result.cpu_s > 0
     expected, found = load_generator(local.path), load_generator(result.path)
     for name, value in expected.model.items():
         assert torch.equal(value, found.model[name]), name
