@@ -165,15 +165,21 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("terrains", "motions_per_terrain", "tracker_starts"):
-            require(getattr(self, name) >= 0, f"evaluation.{name}", getattr(self, name), ">= 0")
+        require(self.terrains >= 0, "evaluation.terrains", self.terrains, "0 or more")
+        for name in ("motions_per_terrain", "tracker_starts"):
+            value = getattr(self, name)
+            require(value >= 1, f"evaluation.{name}", value, "1 or more")
         require(0 <= self.s <= 1, "evaluation.s", self.s, "0 to 1")
         require(self.max_duration_s > 0, "evaluation.max_duration_s", self.max_duration_s, "> 0 s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResourcesConfig:
-    """Where the work runs. Nothing here changes what is computed."""
+    """Where the work runs.
+
+    Two things here touch results: ``generator_workers`` share out the batch and its noise, and
+    other numbers of CPUs per worker or threads round sums differently.
+    """
 
     address: str = "detect"
     """Ray cluster: ``detect`` (a running one, else local), ``local``, ``auto`` or ``host:port``."""

@@ -78,7 +78,9 @@ def correct_by_mpc(
     pieces: list[_Piece] = []
     for base, number in settings(config):
         mpc = replace(
-            base, root_pos_limit=limits.root_pos_m, root_rot_limit=min(limits.root_rot_rad, 3.2)
+            base,
+            root_pos_limit=min(limits.root_pos_m, 100.0),
+            root_rot_limit=min(limits.root_rot_rad, 3.2),
         )
         piece = _attempt(character, factory, bank, task, ref, mpc, seed + 7919 * number, last)
         pieces.append(piece)

@@ -116,7 +116,10 @@ def _arc_length(xy: NDArray) -> NDArray:
 def _draw_side(
     axes: Axes, terrain: Heightfield, tracks: list[Track], character: Character, stride: int
 ) -> None:
-    """Unroll every track along its own root path; the terrain along the first one's."""
+    """Unroll every track along its own root path; the terrain along the first one's.
+
+    A track that begins later, such as a recorded segment, is drawn from where it begins.
+    """
     root = tracks[0].body_pos[:, 0]
     along = _arc_length(root[:, :2])
     dense = np.linspace(0.0, along[-1], 400) if along[-1] > 0 else np.zeros(1)
@@ -125,7 +128,8 @@ def _draw_side(
     floor = float(min(ground.min(), root[:, 2].min() - 1.0)) - 0.1
     axes.fill_between(dense, ground, floor, color=TERRAIN_COLOUR, step="mid")
     for track in tracks:
-        _draw_sticks(axes, track, character, stride)
+        away = np.linalg.norm(root[:, :2] - track.body_pos[0, 0, :2], axis=1)
+        _draw_sticks(axes, track, character, stride, float(along[away.argmin()]))
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_xlabel("distance along the path (m)", fontsize=8)
     axes.set_ylabel("z (m)", fontsize=8)
@@ -133,9 +137,11 @@ def _draw_side(
     axes.legend(fontsize=7, loc="upper right")
 
 
-def _draw_sticks(axes: Axes, track: Track, character: Character, stride: int) -> None:
+def _draw_sticks(
+    axes: Axes, track: Track, character: Character, stride: int, start_m: float
+) -> None:
     root = track.body_pos[:, 0]
-    along = _arc_length(root[:, :2])
+    along = start_m + _arc_length(root[:, :2])
     tangent = np.gradient(root[:, :2], axis=0) if len(root) > 1 else np.zeros_like(root[:, :2])
     norm = np.linalg.norm(tangent, axis=1, keepdims=True)
     tangent = np.where(norm > 1e-4, tangent / np.maximum(norm, 1e-4), [[1.0, 0.0]])

@@ -92,10 +92,13 @@ ITERATION_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("TCL", "evaluate", "gen_tcl"),
     ("%HJF", "evaluate", "gen_hjf_percent"),
     ("tracker: clips completed", "evaluate", "tracker_clips_completed"),
+    ("of these over 0.2 m or more", "evaluate", "tracker_clips_completed_02m"),
     ("survived from frame 0", "evaluate", "tracker_survived_from_start"),
     ("zero residual", "evaluate", "baseline_survived_from_start"),
     ("random starts completed", "evaluate", "tracker_random_completed"),
     ("joint error (m)", "evaluate", "tracker_body_error_relative_m"),
+    ("test terrains: success", "evaluate", "test_success"),
+    ("test terrains: joint error (m)", "evaluate", "test_body_error_relative_m"),
 )
 """Heading, stage and metric of every column of the iteration table."""
 

@@ -138,7 +138,7 @@ def _correction_section(summary: RunSummary) -> Section:
     text = (
         "Every kinematic motion is followed in simulation by the tracker alone; what it does not "
         "record whole is tried by sampling MPC where the run's strategy says so. A segment is a "
-        "recorded piece of a motion that nobody completed."
+        "recorded piece of a motion that was not recorded whole."
     )
     return Section(title="Correction", text=text, tables=[Table(columns=columns, rows=rows)])
 

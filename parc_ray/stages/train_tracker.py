@@ -37,7 +37,7 @@ def training_clips(run: StageRun, character: Character) -> list[MotionClip]:
 
 
 class PolicyProbe:
-    """Scores a policy during training: survival from frame 0 and from random frames."""
+    """Scores a policy during training: survival and completion from frame 0."""
 
     def __init__(
         self, character: Character, clips: list[MotionClip], config: ParcConfig, seed: int

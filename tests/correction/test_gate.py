@@ -81,9 +81,10 @@ def test_recording_metrics_are_those_of_the_clip(humanoid):
     [
         (lambda: GateConfig(max_root_error_m=-0.1), "max_root_error_m: -0.1 is negative"),
         (lambda: GateConfig(min_contact_f1=1.5), "min_contact_f1: above 1"),
-        (lambda: CorrectionConfig(min_segment_s=0.0), "min_segment_s: 0.0"),
+        (lambda: CorrectionConfig(min_segment_s=0.4), "min_segment_s: 0.4"),
         (lambda: CorrectionConfig(start_fractions=()), "start_fractions"),
         (lambda: CorrectionConfig(start_fractions=(0.0, 1.0)), "start_fractions"),
+        (lambda: CorrectionConfig(start_fractions=(0.5, 0.0)), "ascending"),
         (lambda: CorrectionConfig(mpc_retries=-1), "mpc_retries: -1"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -56,6 +57,14 @@ def test_the_side_view_has_a_figure_every_few_frames(clip, humanoid):
     bones = humanoid.skeleton.num_bodies - 1
     figures = -(-46 // 15)  # every 15th frame of 46
     assert len(figure.axes[1].lines) == figures * bones + 1  # and the root's path
+
+
+def test_a_segment_is_drawn_where_it_begins(clip, humanoid):
+    whole = track_of(clip, humanoid, "k", GENERATED_COLOUR)
+    later = replace(whole, label="segment", body_pos=whole.body_pos[15:])
+    side = draw_motion(clip.terrain, [whole, later], humanoid, "t").axes[1]
+    paths = {len(x): x for x in (line.get_xydata() for line in side.lines) if len(x) > 2}
+    np.testing.assert_allclose(paths[31], paths[46][15:], atol=1e-4)
 
 
 def test_a_motion_that_stands_still_is_drawn_too(humanoid):
