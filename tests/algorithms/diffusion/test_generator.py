@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import pytest
@@ -154,3 +155,12 @@ def test_a_file_cannot_run_code(tmp_path, humanoid):
         with pytest.raises(InputError, match=name):
             DiffusionGenerator.load(tmp_path / name, humanoid)
     assert not target.exists()
+
+
+def test_another_blend_keeps_its_schedule(generator, humanoid, tmp_path):
+    """An iteration's s replaces the first value; how s changes stays as trained."""
+    sampling = dataclasses.replace(generator.config.sampling, blend_end=0.1, blend_fade=3)
+    generator.config = dataclasses.replace(generator.config, sampling=sampling)
+    generator.save(tmp_path / "generator.pt")
+    again = DiffusionGenerator.load(tmp_path / "generator.pt", humanoid, blend=0.4)
+    assert again.config.sampling == dataclasses.replace(sampling, blend=0.4)
