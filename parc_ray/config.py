@@ -211,14 +211,24 @@ class ResourcesConfig:
         for name in ("cpus_per_worker", "gpus_per_worker", "stage_retries"):
             require(getattr(self, name) >= 0, f"resources.{name}", getattr(self, name), ">= 0")
 
-    def pool(self, actors: int) -> PoolConfig:
-        """A pool of ``actors`` with this section's share of the machine each."""
+    def pool(self, actors: int, *, gpus: bool = False) -> PoolConfig:
+        """A pool of ``actors`` with this section's share of the machine each.
+
+        Args:
+            actors: how many.
+            gpus: whether they hold a network and get this section's share of the GPUs too.
+        """
         return PoolConfig(
             actors=actors,
             cpus=self.cpus_per_worker,
-            gpus=self.gpus_per_worker,
+            gpus=self.gpus_per_worker if gpus else 0.0,
             threads=self.threads_per_worker,
         )
+
+    @property
+    def device(self) -> str:
+        """Where workers that hold a network put it."""
+        return "cuda" if self.gpus_per_worker > 0 else "cpu"
 
     def per_worker(self) -> dict[str, float]:
         """Ray resources of one training worker."""

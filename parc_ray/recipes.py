@@ -116,6 +116,7 @@ def quick() -> ParcConfig:
     """
     boxes = IterationConfig(
         terrain=_LOW_BOXES,
+        mirror=False,
         motions=6,
         max_terrains=12,
         candidates=32,
@@ -137,7 +138,7 @@ def quick() -> ParcConfig:
         synthesis=_small_synthesis(optimiser_steps=300, max_duration_s=4.0, min_frames=60),
         tracking=TRACKING_PRESETS["quick"](),
         tracker=PPO_PRESETS["quick"](),
-        correction=CorrectionConfig(mpc_max_s=3.0, mpc_stronger_retry=False),
+        correction=CorrectionConfig(mpc_max_s=4.0, mpc_stronger_retry=False),
         evaluation=_small_evaluation(terrains=8, motions=4, starts=32, random_starts=256),
         sim=SimConfig(num_threads=2),
         resources=_two_cores(),
@@ -215,7 +216,7 @@ def paper() -> ParcConfig:
         ),
         tracking=TRACKING_PRESETS["paper"](),
         tracker=PPO_PRESETS["paper"](),
-        correction=CorrectionConfig(strategy="tracker", min_segment_s=2.0),
+        correction=CorrectionConfig(strategy="tracker", min_segment_s=2.0, keep_segments=False),
         evaluation=EvaluationConfig(terrain=_TEST_TERRAIN, tracker_random_starts=2048),
         resources=ResourcesConfig(gpus_per_worker=1.0, threads_per_worker=8),
     )
@@ -281,7 +282,6 @@ def _small_synthesis(
         optimizer=OptimizerConfig(iterations=optimiser_steps),
         # Cuts come after the optimisation and leave jerks; ``stall_s`` ends pauses anyway.
         hesitation=HesitationConfig(enabled=False),
-        mirror=False,
     )
 
 

@@ -91,9 +91,6 @@ class MpcConfig:
     safety: float = 0.9
     """Plans count as failed at this share of every termination limit, for a margin."""
 
-    threads: int = 1
-    """Simulator threads of one corrector."""
-
     def __post_init__(self) -> None:
         """Check ranges."""
         checks = (
@@ -109,7 +106,6 @@ class MpcConfig:
             ("root_pos_limit", self.root_pos_limit, 1e-3, 100.0),
             ("root_rot_limit", self.root_rot_limit, 1e-3, 3.2),
             ("safety", self.safety, 0.1, 1.0),
-            ("threads", self.threads, 1, 1024),
         )
         for name, value, low, high in checks:
             if not low <= value <= high:
@@ -122,4 +118,4 @@ class MpcConfig:
 
     def stronger(self) -> MpcConfig:
         """The setting tried after a failure: more look-ahead, re-planned every step."""
-        return replace(self, horizon=round(self.horizon * 1.2), execute=1)
+        return replace(self, horizon=min(300, round(self.horizon * 1.2)), execute=1)

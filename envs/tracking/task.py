@@ -59,7 +59,7 @@ class TrackingTask:
         self._targets = _as_slice([offsets.index(s) for s in steps])
         self._joint_weights = character.joint_weights
         self._dof_weights = _dof_weights(character)
-        self._body_limits = _body_limits(character, config)
+        self.body_limits = _body_limits(character, config)
         reward = config.reward
         weights = (reward.pose, reward.vel, reward.root, reward.root_vel, reward.key)
         self._weights = torch.tensor(weights) / sum(weights)
@@ -155,7 +155,7 @@ class TrackingTask:
         config, ref, state = self.config.termination, seen.current, seen.state
         return torch.stack(
             (
-                terminations.body_too_far(seen.body_pos, ref.body_pos, self._body_limits),
+                terminations.body_too_far(seen.body_pos, ref.body_pos, self.body_limits),
                 terminations.root_too_far(state.root_pos, ref.root_pos, config.root_pos_m),
                 seen.root_angle > config.root_rot_rad,
                 diverged | terminations.not_finite(state.root_pos, state.dof_pos, state.dof_vel),

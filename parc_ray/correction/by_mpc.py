@@ -114,7 +114,8 @@ def _attempt(
     try:
         zero = torch.zeros(1, dtype=torch.long)
         start = task.start_state(zero, zero, Noise(), None)
-        corrector = MpcCorrector(character, main, planner, mpc)
+        ruled = replace(character, termination_distance=task.body_limits)
+        corrector = MpcCorrector(ruled, main, planner, mpc)
         result = corrector.follow(ref, 0, seed=seed, end_frame=last, initial=start)
     finally:
         main.close()

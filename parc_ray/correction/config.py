@@ -24,9 +24,8 @@ class GateConfig:
     max_high_jerk_share: float = 0.25
     """Largest share of frames with a body above PARC's jerk threshold (11 666 m/s^3)."""
 
-    max_mean_penetration_m: float = 0.01
-    """Depth below the terrain, mean over frames and all surface points (m): about 0.0001 in
-    recordings as a rule, so that only a character that has sunk in is refused."""
+    max_mean_penetration_m: float = 0.03
+    """Depth of the deepest surface point below the terrain, mean over frames (m)."""
 
     min_contact_f1: float = 0.0
     """Least agreement of simulated with reference contacts, 0 to 1; 0 does not check."""
@@ -49,6 +48,9 @@ class CorrectionConfig:
 
     min_segment_s: float = 1.5
     """Shortest recording that is kept (s); PARC drops remainders below 2 s."""
+
+    keep_segments: bool = True
+    """Whether the longest recorded piece is kept where no start reaches the end. PARC: no."""
 
     start_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Where the tracker starts, in turn, as shares of the clip (tracker.md, section 8)."""

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from parc_ray.character.character import Character
+from parc_ray.character.kinematics import fk_from_dof
+from parc_ray.character.surface import place_points, surface_points
 from parc_ray.correction.config import GateConfig
 from parc_ray.evaluation.metrics import clip_metrics
 from parc_ray.motion.clip import MotionClip
+from parc_ray.terrain.distance import penetration_depth
+from parc_ray.terrain.heightfield import HeightfieldBatch
 
 
 def recording_metrics(clip: MotionClip, character: Character) -> dict[str, float]:
     """Figures of the recorded motion itself: penetration, contacts, jerk, slide."""
     figures = clip_metrics(clip, character, "paper")
     keep = ("tpl", "tpl_per_frame", "tcl", "hjf_frames_percent", "jerk_max", "foot_slide_mps")
-    return {name: figures[name] for name in keep}
+    return {**{name: figures[name] for name in keep}, "deepest_m": deepest_point(clip, character)}
 
 
-def refusals(metrics: dict[str, float], num_points: int, gate: GateConfig) -> list[str]:
+def deepest_point(clip: MotionClip, character: Character) -> float:
+    """Depth, m, of the deepest surface point below the terrain, mean over frames."""
+    frames = clip.frames
+    pos, rot = fk_from_dof(character.skeleton, frames.root_pos, frames.root_rot, frames.dof)
+    points = place_points(surface_points(character, "full"), pos, rot)[None]
+    depth = penetration_depth(points, HeightfieldBatch.stack([clip.terrain]), exact=True)
+    return float(depth.amax(-1).mean())
+
+
+def refusals(metrics: dict[str, float], gate: GateConfig) -> list[str]:
     """Reasons against a recording, empty where there are none.
 
     Args:
         metrics: tracking errors (``body_global_m``, ``root_max_m``) and ``recording_metrics``.
-        num_points: surface points behind ``tpl_per_frame``.
         gate: the limits.
     """
     checks = (
@@ -32,12 +44,7 @@ def refusals(metrics: dict[str, float], num_points: int, gate: GateConfig) -> li
             gate.max_high_jerk_share,
             "",
         ),
-        (
-            "mean penetration",
-            metrics["tpl_per_frame"] / num_points,
-            gate.max_mean_penetration_m,
-            "m",
-        ),
+        ("mean depth of the deepest point", metrics["deepest_m"], gate.max_mean_penetration_m, "m"),
     )
     reasons = [
         f"{name} {value:.3g} {unit}".strip() + f" is above {limit:g}"

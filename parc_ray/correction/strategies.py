@@ -18,7 +18,6 @@ from envs.sims.base import BackendFactory
 from envs.tracking.config import TrackingConfig
 from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
 from parc_ray.character.rotations import quat_angle
-from parc_ray.character.surface import surface_points
 from parc_ray.correction.config import CorrectionConfig
 from parc_ray.correction.gate import recording_metrics, refusals
 from parc_ray.correction.outcome import Attempt, Outcome
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
     from parc_ray.character.character import Character
 
 
-def record_config(config: CorrectionConfig, *, segments: bool, seed: int) -> RecordConfig:
-    """The recorder's settings; ``segments`` keeps the longest piece of clips that fail."""
+def record_config(config: CorrectionConfig, seed: int) -> RecordConfig:
+    """The recorder's settings."""
     return RecordConfig(
         fractions=config.start_fractions,
         min_remaining_s=config.min_segment_s,
         segment_min_s=config.min_segment_s,
-        accept_segments=segments,
+        accept_segments=config.keep_segments,
         seed=seed,
     )
 
@@ -53,10 +52,10 @@ def correct_by_tracker(
 ) -> list[Outcome]:
     """Record clips with the deterministic policy; one outcome per clip, judged by the gate.
 
-    Where MPC comes afterwards (``tracker_then_mpc``), pieces of clips are left to it only if the
-    tracker's own piece is shorter than the whole: see `better`.
+    Clips that it does not record whole go to MPC next where the strategy says so (`needs_mpc`);
+    the longer recording of the two is kept (`better`).
     """
-    settings = record_config(config, segments=True, seed=seed)
+    settings = record_config(config, seed)
     recorded = record(
         character,
         factory,
@@ -109,8 +108,7 @@ def judge(
     clip = outcome.clip
     outcome.metrics |= recording_metrics(clip, character)
     outcome.metrics |= following_metrics(clip, source, outcome.start_frame, character)
-    num_points = len(surface_points(character, "full").body)
-    refused = refusals(outcome.metrics, num_points, config.gate)
+    refused = refusals(outcome.metrics, config.gate)
     if refused:
         outcome.reasons += [f"{outcome.corrector} recording refused: {r}" for r in refused]
         outcome.clip, outcome.corrector, outcome.whole = None, None, False

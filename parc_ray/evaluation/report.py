@@ -81,6 +81,7 @@ def table_of(frame: pd.DataFrame, caption: str = "", digits: int = 3) -> Table:
 ITERATION_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("clips in D", "merge", "clips"),
     ("seconds in D", "merge", "seconds"),
+    ("of them uncorrected", "merge", "uncorrected_clips"),
     ("generated", "record", "attempted"),
     ("corrected", "record", "corrected"),
     ("by tracker", "record", "corrected_tracker"),

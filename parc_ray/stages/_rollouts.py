@@ -25,13 +25,13 @@ def mix(seed: int, *numbers: int) -> int:
 
 
 def load_generator_bytes(
-    content: bytes, character: Character, blend: float
+    content: bytes, character: Character, blend: float, device: str = "cpu"
 ) -> tuple[DiffusionGenerator, str]:
-    """A generator from the bytes of its file, and their digest."""
+    """A generator from the bytes of its file, on ``device``, and their digest."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "generator.pt"
         path.write_bytes(content)
-        generator = DiffusionGenerator.load(path, character, blend=blend)
+        generator = DiffusionGenerator.load(path, character, blend=blend, device=device)
     return generator, hashlib.sha256(content).hexdigest()
 
 

@@ -14,7 +14,8 @@ from algorithms.ppo.policy import MlpPolicy
 from envs.sims.base import BackendFactory, SimConfig
 from envs.sims.registry import backend_factory
 from envs.tracking.config import TrackingConfig
-from envs.tracking.rollouts import EpisodeRunner, Episodes
+from envs.tracking.rollouts import STANDARD_NOISE, EpisodeRunner, Episodes
+from envs.tracking.task import Noise
 from parc_ray.character.character import Character
 from parc_ray.motion.clip import MotionClip
 from parc_ray.protocols import Policy
@@ -48,6 +49,7 @@ def track_clips(
     starts: int,
     random_starts: int,
     seed: int,
+    noise: Noise = STANDARD_NOISE,
     num_envs: int = 256,
 ) -> tuple[Episodes, Episodes]:
     """Episodes from frame 0 and from random frames, with small start noise and a fresh seed.
@@ -61,13 +63,14 @@ def track_clips(
         starts: episodes from frame 0 per clip.
         random_starts: episodes from random frames per clip.
         seed: of noise and random frames.
+        noise: of the starts.
         num_envs: environments at once.
     """
     size = min(num_envs, max(starts, random_starts) * len(clips))
     runner = EpisodeRunner(character, clips, tracking, factory, size)
     try:
-        first = runner.run_from_start(policy, starts, seed=seed)
-        anywhere = runner.run_random(policy, random_starts, seed=seed + 1)
+        first = runner.run_from_start(policy, starts, noise, seed=seed)
+        anywhere = runner.run_random(policy, random_starts, noise, seed=seed + 1)
     finally:
         runner.close()
     return first, anywhere

@@ -16,6 +16,8 @@ import pandas as pd
 import torch
 
 from algorithms.diffusion.generator import DiffusionGenerator
+from envs.tracking.rollouts import ERRORS
+from envs.tracking.task import Noise
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import EvaluationConfig, ParcConfig
 from parc_ray.data.store import read_part
@@ -58,13 +60,14 @@ class TestWorker:
     config: EvaluationConfig
     synthesis: SynthesisConfig
     iteration: int
+    device: str
     _model: DiffusionGenerator = field(init=False)
     _digest: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Load the generator once per actor."""
         self._model, self._digest = load_generator_bytes(
-            self.generator, self.character, self.config.s
+            self.generator, self.character, self.config.s, self.device
         )
 
     def __call__(self, item: WorkItem) -> ItemOutput:
@@ -78,10 +81,11 @@ class TestWorker:
         terrains = [p.terrain for p in batch.planned]
         selection = replace(self.synthesis.selection, require_finished=False, top_k=1)
         chosen = select_candidates(candidates, terrains, self.character, selection, self._model.fps)
-        rows, best = [], {}
+        rows, best, dropped = [], {}, 0
         for candidate, verdict in zip(candidates, chosen.verdicts, strict=True):
             path = batch.planned[candidate.path_index].path.points
             if candidate.frames.num_frames < MIN_FRAMES or path is None:
+                dropped += 1
                 continue
             number = batch.numbers[candidate.path_index]
             clip = candidate_clip(
@@ -107,7 +111,11 @@ class TestWorker:
             key = verdict.score
             if math.isfinite(key) and (number not in best or key < best[number][0]):
                 best[number] = (key, clip)
-        record = {"rows": rows, "without_path": {str(k): v for k, v in batch.refused.items()}}
+        record = {
+            "rows": rows,
+            "dropped": dropped,
+            "without_path": {str(k): v for k, v in batch.refused.items()},
+        }
         return ItemOutput(clips=[clip for _, clip in best.values()], record=record)
 
     def _provenance(self, number: int) -> Provenance:
@@ -132,6 +140,9 @@ def body(run: StageRun) -> StageOutputs:
     _write_table(run, "generator.csv", pd.DataFrame(rows))
     best = [clip for r in results if r.part for clip in read_part(run.dir, r.part)]
     metrics = generator_figures(rows)
+    records = [result.record for result in results]
+    metrics["gen_dropped"] = float(sum(r["dropped"] for r in records))
+    metrics["gen_terrains_without_path"] = float(sum(len(r["without_path"]) for r in records))
     if "tracker" in run.inputs:
         metrics |= _test_tracker(run, config, character, best)
     save_manifest(run, f"test{run.ctx.iteration}", write_clips(run, best, "best"), character)
@@ -161,8 +172,9 @@ def _test_generator(run: StageRun, config: ParcConfig, character: Character) -> 
         "config": cfg,
         "synthesis": replace(config.synthesis, rollout=rollout),
         "iteration": run.ctx.iteration,
+        "device": config.resources.device,
     }
-    pool = config.resources.pool(config.resources.generate_actors)
+    pool = config.resources.pool(config.resources.generate_actors, gpus=True)
     return run_items(run.dir, items, TestWorker, arguments, pool, run.ctx.stage_path(run.name))
 
 
@@ -221,13 +233,16 @@ def _test_tracker(
             starts=1,
             random_starts=max(1, cfg.tracker_starts // 4),
             seed=cfg.seed + 23,
+            noise=Noise(),
         )
         table = clip_table(best, first, anywhere, [level_change(c, character) for c in best])
         _write_table(run, "tracker_test.csv", table)
         found = table_figures(table, "test")
         figures["test_success"] = found["test_completed_from_start"]
         figures["test_survived"] = found["test_survived_from_start"]
-        figures["test_body_error_relative_m"] = float(anywhere.errors[:, 0].nanmean())
+        figures["test_body_error_relative_m"] = float(
+            anywhere.errors[:, ERRORS.index("body_local_m")].nanmean()
+        )
     return figures
 
 

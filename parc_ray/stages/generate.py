@@ -47,12 +47,15 @@ class GenerateWorker:
     synthesis: SynthesisConfig
     iteration: int
     seed: int
+    device: str
     _model: DiffusionGenerator = field(init=False)
     _digest: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Load the generator once per actor."""
-        self._model, self._digest = load_generator_bytes(self.generator, self.character, self.row.s)
+        self._model, self._digest = load_generator_bytes(
+            self.generator, self.character, self.row.s, self.device
+        )
 
     def __call__(self, item: WorkItem) -> ItemOutput:
         """Generate on terrains ``first`` to ``last`` (exclusive)."""
@@ -101,7 +104,7 @@ class GenerateWorker:
         """Optimised clips and their mirror images; figures before and after."""
         table: dict[str, dict[str, float]] = {}
         made: list[MotionClip] = []
-        finished = finish_clips(motions, self.character, self.synthesis)
+        finished = finish_clips(motions, self.character, self.synthesis, self.device)
         for before, motion in zip(motions, finished, strict=True):
             clip = motion.clip
             if clip.num_frames < MIN_FRAMES:
@@ -157,6 +160,7 @@ def body(run: StageRun) -> StageOutputs:
         "synthesis": config.synthesis_for(run.ctx.iteration),
         "iteration": run.ctx.iteration,
         "seed": run.seed,
+        "device": config.resources.device,
     }
     results = _rounds(run, config, row, arguments)
     clips = _first_motions(run, results, row.motions)
@@ -197,7 +201,7 @@ def _rounds(
             items,
             GenerateWorker,
             arguments,
-            config.resources.pool(config.resources.generate_actors),
+            config.resources.pool(config.resources.generate_actors, gpus=True),
             run.ctx.stage_path(run.name),
         )
         tried += count

@@ -104,7 +104,7 @@ class MpcWorker:
             clip,
             setup.correction,
             setup.tracking,
-            record_config(setup.correction, segments=True, seed=seed),
+            record_config(setup.correction, seed),
             seed,
             setup.iteration,
         )

@@ -31,7 +31,7 @@ def correct(humanoid, clip, config=CONFIG, seed=3):
         clip,
         config,
         PRESETS["quick"](),
-        record_config(config, segments=True, seed=seed),
+        record_config(config, seed),
         seed,
         4,
     )

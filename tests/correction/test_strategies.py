@@ -184,7 +184,7 @@ def test_seeds_belong_to_motions_not_to_places():
 
 
 def test_recorder_settings_follow_the_correction():
-    config = record_config(replace(CONFIG, start_fractions=(0.0, 0.25)), segments=True, seed=3)
+    config = record_config(replace(CONFIG, start_fractions=(0.0, 0.25)), seed=3)
     assert config.fractions == (0.0, 0.25)
     assert (config.min_remaining_s, config.segment_min_s, config.seed) == (0.5, 0.5, 3)
     assert config.accept_segments
