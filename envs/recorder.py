@@ -1,9 +1,10 @@
 """Turn tracked motions into clips: physically simulated, replayable, honest about their origin.
 
-Procedure (tracker.md 8, without its faults): every clip from its first frame; clips that fail are
-tried again from later starts, and the earliest start that reaches the end is kept. Contacts come
-from the simulated forces of the terrain, debounced. Initial state and targets are float32 before
-they are simulated, so that the stored clip replays bit for bit.
+Procedure (PARC, App. F; faults of the published code that it avoids: docs/design/tracker.md,
+Recording): every clip from its first frame; clips that fail are tried again from later starts, and
+the earliest start that reaches the end is kept. Contacts come from the simulated forces of the
+terrain, debounced. Initial state and targets are float32 before they are simulated, so that the
+stored clip replays bit for bit.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def connect(resources: ResourcesConfig) -> None:
     """Connect this process to Ray; a connection that exists already is kept.
 
     A cluster that is announced but cannot be reached is an error: falling back to a local
-    instance would hide it (ray.md section 5).
+    instance would hide it (docs/design/ray.md, Connecting).
 
     Raises:
         InputError: the cluster does not answer.

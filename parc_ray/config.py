@@ -142,7 +142,7 @@ class IterationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """The fixed set of test terrains and what is measured on it (synthesis.md 7)."""
+    """The fixed set of test terrains and what is measured on it (PARC, tables 1 to 3)."""
 
     terrain: TerrainSpec = field(default_factory=TerrainSpec)
     """Test terrains. PARC: 32 x 32 cells with 10 random walks."""

@@ -1,7 +1,7 @@
 """The loop: a plain driver that runs the plan stage by stage and may be killed at any point.
 
 All state is on storage. Started again with the same config, the driver finds the finished stages by
-their markers and goes on with the first that is not (ray.md section 6).
+their markers and goes on with the first that is not (docs/design/ray.md, Driver).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which stages a run consists of and how they feed each other (ARCHITECTURE.md section 2).
+"""Which stages a run consists of and how they feed each other.
 
 Iteration 0 corrects the initial clips; every later iteration trains the generator, generates,
 trains the tracker, records, merges and evaluates. The plan is a pure function of the config.

@@ -2,7 +2,7 @@
 
 ``smoke`` proves that the loop runs; ``quick`` is an honest small run on two CPU cores; ``base`` our
 settings for one GPU; ``paper`` and ``upstream`` follow the paper and the published code number by
-number (generator.md 11, tracker.md 6, synthesis.md 10). Budgets stand in the iterations.
+number (where they differ: docs/design). Budgets stand in the iterations.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class MpcCostConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MpcConfig:
-    """Cross-entropy sampling MPC on residual PD targets (physics.md, section 7)."""
+    """Cross-entropy sampling MPC on residual PD targets (docs/design/physics.md, Sampling MPC)."""
 
     samples: int = 192
     """Candidate plans per iteration."""

@@ -61,7 +61,7 @@ def tracking_error(character: Character, state: SimState, ref: ReferenceTrack) -
 def exceeded(
     character: Character, error: TrackingError, config: MpcConfig, share: float = 1.0
 ) -> Tensor:
-    """Whether PARC's termination rules (tracker.md, section 4) end a track, (...,) bool.
+    """Whether the published code's termination rules end a track, (...,) bool.
 
     Args:
         character: carries the distance limit of every non-root body.

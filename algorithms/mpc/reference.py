@@ -45,7 +45,7 @@ class ReferenceTrack:
 def reference_track(character: Character, clip: MotionClip) -> ReferenceTrack:
     """Reference states of a clip whose frame rate is the control rate.
 
-    Velocities are forward differences (tracker.md, section 3).
+    Velocities are forward differences, as in the published code.
     """
     skeleton = character.skeleton
     frames = clip.frames

@@ -4,7 +4,7 @@ Legend: T control steps, N environments, K ended episodes. An environment that e
 same step, so the observation stored at t + 1 belongs to the next episode; the value of the ended
 episode's last observation comes in separately. ``terminated`` (failed) makes the future worth
 zero; ``truncated`` (stopped without failing) bootstraps; where both are set, the failure wins.
-Formulas: tracker design section 4; Schulman et al. 2016 for the advantage form.
+TD(lambda) as in the published code; Schulman et al. 2016 for the advantage form.
 """
 
 from __future__ import annotations

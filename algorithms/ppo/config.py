@@ -2,7 +2,7 @@
 
 Everything that is about the task (observations, rewards, terminations, clip-end bootstrapping)
 belongs to the environment; here is only what the learner and its networks need. PARC's values are
-those of its published code (design notes, tracker section 6).
+those of its published code (docs/design/tracker.md, PPO).
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _require(ok: bool, name: str, value: object, allowed: str) -> None:
 
 
 def upstream() -> TrackerConfig:
-    """PARC's published code, number by number (tracker section 6)."""
+    """PARC's published code, number by number (docs/design/tracker.md, PPO)."""
     gamma = 0.99
     return TrackerConfig(
         num_envs=2048,
@@ -283,7 +283,7 @@ def base() -> TrackerConfig:
 
 
 def quick() -> TrackerConfig:
-    """Two CPU cores: the set-up measured in the design notes (physics sections 6, 8 and 10)."""
+    """Two CPU cores: measured, see docs/design/physics.md, Learning to track."""
     return TrackerConfig(
         bf16=True,
         samples=4_000_000,

@@ -21,7 +21,7 @@ from parc_ray.terrain.heightfield import Heightfield
 
 @dataclass(frozen=True, kw_only=True)
 class SimConfig:
-    """Settings of a physics backend (physics.md 9; PARC's values from tracker.md 1)."""
+    """Settings of a physics backend; the measurements behind them: docs/design/physics.md."""
 
     control_hz: float = 30.0
     """Rate of PD targets in Hz. PARC: 30."""

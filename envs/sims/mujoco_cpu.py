@@ -1,8 +1,8 @@
 """MuJoCo on CPU threads: many characters, each on its own terrain, one call per control step.
 
 One MjModel per terrain, shared by all environments on it, stepped by ``mujoco.rollout`` with a
-persistent pool (physics.md 2-3, 9). Everything that decides the future of an environment is its row
-of a few arrays, so copying, saving and restoring are exact.
+persistent pool (docs/design/physics.md, Speed and batching). Everything that decides the future of
+an environment is its row of a few arrays, so copying, saving and restoring are exact.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 The character's MJCF gives bodies, geoms and inertias; joints and actuators are rebuilt from the
 skeleton: one ball joint per spherical joint with three position actuators on its rotation vector,
-one hinge per hinge (physics.md 0-1, 9). A terrain is a fixed number of static boxes, unused ones
-switched off far below, so that all models of a backend have equal sizes and one batch can mix them.
+one hinge per hinge (why: docs/design/physics.md, Ball joints). A terrain is a fixed number of
+static boxes, unused ones switched off far below, so that all models of a backend have equal sizes
+and one batch can mix them.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class ModelBuilder:
         return self._spec.compile()
 
     def _limit_damping(self, character: Character, config: SimConfig) -> None:
-        """Lower kd to critical damping where the effective inertia asks for it (physics.md 1)."""
+        """Lower kd to critical damping where the effective inertia asks for it.
+
+        Measured, see docs/design/physics.md, Gains.
+        """
         kp, kd = np.asarray(character.kp, np.float64), np.asarray(character.kd, np.float64).copy()
         if config.gains == "critical":
             inertia = effective_inertia(self._spec.compile())
@@ -164,7 +168,7 @@ def _character_spec(character: Character, config: SimConfig) -> mujoco.MjSpec:
 
 
 def _set_contact(geom: mujoco.MjsGeom, friction: float) -> None:
-    """One contact law for everything that can touch (physics.md 9)."""
+    """One contact law for everything that can touch."""
     geom.friction = [friction, *_TORSION_ROLL_FRICTION]
     geom.solref = list(_SOLREF)
     geom.solimp = list(_SOLIMP)
@@ -204,7 +208,7 @@ def _add_joints(spec: mujoco.MjSpec, character: Character) -> None:
 
 
 def _set_options(spec: mujoco.MjSpec, config: SimConfig) -> None:
-    """Integrator, solver and flags (physics.md 2, 9)."""
+    """Integrator, solver and flags; measured, see docs/design/physics.md, Rates."""
     option = spec.option
     option.timestep = config.timestep
     option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST

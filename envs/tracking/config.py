@@ -1,6 +1,7 @@
 """Settings of the tracking task and the presets `paper`, `upstream`, `base` and `quick`.
 
-Figures marked PARC are those of the paper or of the published code (tracker.md 0.1 says which).
+Figures marked PARC are those of the paper or of the published code (docs/design/tracker.md says
+which).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ObservationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig:
-    """Weights and scales of the reward (tracker.md 3). The first five weights are normalised."""
+    """Weights and scales of the reward (PARC, App. F). The first five weights are normalised."""
 
     pose: float = 0.5
     """Weight of joint rotations. PARC: 0.5."""
@@ -134,7 +135,7 @@ class RewardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TerminationConfig:
-    """When an episode ends (tracker.md 4)."""
+    """When an episode ends (PARC, App. F; docs/design/tracker.md, Terminations)."""
 
     root_pos_m: float = 0.6
     """Distance of the root from its reference that fails, metres. Code: 0.6; paper: none."""
@@ -163,7 +164,7 @@ class TerminationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Where episodes start (tracker.md 5, physics.md 10.1)."""
+    """Where episodes start (docs/design/tracker.md, Starts and sampling)."""
 
     mode: Literal["segment", "clip"] = "segment"
     """`clip`: PARC, clips by failure rate, uniform start times; `segment`: short segments of clips
@@ -243,7 +244,7 @@ def paper() -> TrackingConfig:
 
 
 def upstream() -> TrackingConfig:
-    """The published code's task, number by number (tracker.md 2-5)."""
+    """The published code's task, number by number."""
     return TrackingConfig(
         control=ControlConfig(mode="absolute"),
         observation=ObservationConfig(layout="upstream"),
@@ -265,7 +266,7 @@ def upstream() -> TrackingConfig:
 
 
 def base() -> TrackingConfig:
-    """Our settings (tracker.md 12).
+    """Our settings (reasons: docs/design/tracker.md).
 
     Residual targets, height grid, segment sampling, bootstrap at clip ends, smoothness and power
     costs, asymmetric critic.

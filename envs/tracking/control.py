@@ -1,4 +1,4 @@
-"""From normalised actions to PD targets (tracker.md 1.4 and 12 A)."""
+"""From normalised actions to PD targets: PARC's absolute ones or residuals on the reference."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Frames of all clips lie behind each other; a place in a clip is (clip index, frame number), the
 latter whole or fractional. Whole numbers are gathered, fractional ones interpolated: rotations by
-slerp, positions and contacts linearly, velocities taken from the frame below (tracker.md 5).
+slerp, positions and contacts linearly, velocities taken from the frame below.
 Past its last frame a clip stands still. Shapes: F frames in all, C clips, B bodies, D dofs.
 """
 

@@ -1,8 +1,8 @@
 """Observations of the tracking task: the upstream layout number by number, and our own.
 
 Everything positional is relative to the simulated root in its heading frame (`_h`), so that an
-observation does not change when the world is turned about z or shifted (tracker.md 2,
-physics.md 10.1). Shapes: N environments, S target steps, B bodies, J joints, D dofs, K key bodies.
+observation does not change when the world is turned about z or shifted (docs/design/tracker.md,
+Observations). Shapes: N environments, S target steps, B bodies, J joints, D dofs, K key bodies.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def heading_matrix(heading: Tensor) -> Tensor:
 
 
 def ray_points() -> Tensor:
-    """(P, 2) metres: upstream's height samples in the heading frame, ray-major (tracker.md 2)."""
+    """(P, 2) metres: the published code's height samples in the heading frame, ray-major."""
     half = _RAY_ANGLES // 2
     angles = torch.arange(-half, half + 1) * _RAY_STEP_RAD
     reach = _RAY_START_M + _RAY_SPACING_M * torch.arange(_RAY_POINTS)

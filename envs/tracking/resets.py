@@ -1,4 +1,4 @@
-"""Reference-state starts: copy, disturb, lift out of the ground (tracker.md 5)."""
+"""Reference-state starts: copy, disturb, lift out of the ground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reward terms of motion tracking (tracker.md 3): pure functions, one number per environment.
+"""Reward terms of motion tracking (PARC, App. F): pure functions, one number per environment.
 
 Shapes: N environments, B bodies, J joints, D degrees of freedom, K key bodies. World frame, SI,
 quaternions xyzw. Every term lies in [0, 1] and is exactly 1 where state and reference are equal,

@@ -2,8 +2,8 @@
 
 Deterministic: equal arguments and seeds give equal results. Everything is judged by the rules of a
 `TrackingTask`, so figures from here are comparable with training. Definition of the standard test
-(tracker.md 7): deterministic policy, 64 episodes per clip from frame 0, start noise of 5 cm and
-0.05 in velocity.
+(docs/design/tracker.md, Evaluation): deterministic policy, 64 episodes per clip from frame 0, start
+noise of 5 cm and 0.05 in velocity.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class EpisodeRunner:
 
 
 def tracking_errors(seen: Observed) -> Tensor:
-    """Errors (N, len(ERRORS)) of one moment (tracker.md 7).
+    """Errors (N, len(ERRORS)) of one moment; PARC's joint error is ``body_local_m``.
 
     Root-relative body distance averages over all bodies including the root (which adds 0), as
     PARC reports it; joint error is the mean angle over joints.

@@ -104,7 +104,7 @@ class TrackingTask:
     def reward_terms(
         self, seen: Observed, action: Tensor, previous: Tensor, target: Tensor
     ) -> dict[str, Tensor]:
-        """Unweighted terms and costs by name, each (N,) (tracker.md 3)."""
+        """Unweighted terms and costs by name, each (N,)."""
         config, ref, state = self.config.reward, seen.current, seen.state
         error = rewards.root_error_sq(state.root_pos, ref.root_pos, seen.root_angle)
         terms = {
@@ -151,7 +151,7 @@ class TrackingTask:
         return total
 
     def failures(self, seen: Observed, diverged: Tensor) -> Tensor:
-        """Which rule failed, (N, len(REASONS)) bool (tracker.md 4)."""
+        """Which rule failed, (N, len(REASONS)) bool."""
         config, ref, state = self.config.termination, seen.current, seen.state
         return torch.stack(
             (

@@ -1,4 +1,4 @@
-"""Early termination of tracking episodes (tracker.md 4): pure functions, world frame, SI."""
+"""Early termination of tracking episodes (PARC, App. F): pure functions, world frame, SI."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _BODY_KEYS = {"reward_weight", "termination_m"}
 class Character:
     """Everything the platform knows about a character. B bodies, J joints, D dofs.
 
-    Source of the humanoid's figures: generator.md 1, tracker.md 1.3, 3 and 4.
+    The humanoid's figures are those of the published code.
     """
 
     name: str
@@ -263,7 +263,7 @@ def _skeleton(bodies: list[MjcfBody], settings: _Settings) -> Skeleton:
 
 
 def _action_range(skeleton: Skeleton) -> tuple[Tensor, Tensor]:
-    """Scale and offset (D,) of normalised actions from the joint limits (tracker.md 1.4)."""
+    """Scale and offset (D,) of normalised actions from the joint limits (published code)."""
     scale = torch.zeros(skeleton.num_dofs)
     offset = torch.zeros(skeleton.num_dofs)
     for kind, dofs in zip(skeleton.joint_kinds, skeleton.dof_slices, strict=True):

@@ -1,7 +1,7 @@
 """Forward kinematics and velocities; pure, batched, differentiable.
 
 Shapes: (..., T, ...) any leading dimensions, B bodies, J = B - 1 joints, D degrees of freedom.
-World frame, metres, quaternions xyzw. Formulas: generator.md section 1.
+World frame, metres, quaternions xyzw.
 """
 
 from __future__ import annotations

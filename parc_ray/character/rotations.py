@@ -3,7 +3,7 @@
 Quaternions are ordered (x, y, z, w) and stored with w >= 0. Angles are radians. Every function
 broadcasts over leading dimensions, works in the dtype of its input and has finite gradients where
 the rotation itself is smooth (in particular at the identity).
-Conventions: generator.md section 1.
+Conventions: docs/design/architecture.md, Units and frames.
 """
 
 from __future__ import annotations

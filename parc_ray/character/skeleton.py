@@ -22,7 +22,7 @@ class Skeleton:
 
     Spherical joints have three degrees of freedom, the exponential map of the child's rotation
     relative to its parent; hinges have one, the signed angle about their axis; fixed joints none.
-    Source: generator.md section 1.
+    The convention is the published code's.
     """
 
     body_names: tuple[str, ...]

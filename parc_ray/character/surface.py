@@ -3,7 +3,7 @@
 Full set (304 points of the humanoid): 12 icosahedron vertices per sphere; four rings of four
 points along a capsule's segment, without caps; 3 x 6 points on the bottom and on the top of a
 box. Minimal set (42 points): sphere centres, two points on a capsule's axis, box corners. Points
-of one body are contiguous. Source: synthesis.md 1.3, generator.md 1.
+of one body are contiguous. Counts as in the published code.
 
 The published set is the full set with one quirk of the published code: where a capsule lies along
 z, its rings are turned about it by acos(length in metres, signed by direction). That side-effect

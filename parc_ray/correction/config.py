@@ -53,7 +53,7 @@ class CorrectionConfig:
     """Whether the longest recorded piece is kept where no start reaches the end. PARC: no."""
 
     start_fractions: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-    """Where the tracker starts, in turn, as shares of the clip (tracker.md, section 8)."""
+    """Where the tracker starts, in turn, as shares of the clip, as in the published code."""
 
     mpc: MpcConfig = field(default_factory=MpcConfig)
     """The sampling controller."""

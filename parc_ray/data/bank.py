@@ -1,8 +1,8 @@
 """All clips of a data set in memory, and windows of them drawn at random.
 
 Streaming systems draw some thousand windows a second, a gather from flat tensors a hundred thousand
-(ray.md section 3). To keep a draw a single gather, every clip is interpolated once (slerp) at
-``phases`` times its frame rate; windows start on that finer grid.
+(docs/design/ray.md, Data pools). To keep a draw a single gather, every clip is interpolated once
+(slerp) at ``phases`` times its frame rate; windows start on that finer grid.
 
 Legend: C clips, N windows, T frames of a window, B bodies, D degrees of freedom, P phases.
 """
@@ -26,7 +26,7 @@ from parc_ray.motion.resample import PARC_FPS, sample_frames
 from parc_ray.terrain.heightfield import HeightfieldBatch
 
 TARGET_MIN_S = 0.4
-"""s, least time from a window's start to its target (generator.md 3.2)."""
+"""s, least time from a window's start to its target, as in the published code."""
 TARGET_SPAN_S = 1.1
 """s, range of that time beyond the least."""
 LOOP_EXTRA_S = 3.0
@@ -57,7 +57,7 @@ def clip_probabilities(clips: Sequence[MotionClip], *, class_balance: bool = Tru
     """Probability (C,) float64 of drawing each clip.
 
     All classes are equally likely; within a class a clip counts by its duration times its own
-    weight (synthesis.md 6.2). Classes without any weight are left out.
+    weight, as in the published code. Classes without any weight are left out.
 
     Args:
         clips: the clips; their class is ``provenance.class_name``.
@@ -170,7 +170,7 @@ class ClipBank:
         """Draw windows by the clips' probabilities, start times uniform within a clip.
 
         The target is the root 0.4 s plus U(0, min(rest of the clip, 1.1 s)) after the start, at
-        the end of the clip at the latest (generator.md 2 and 3.2).
+        the end of the clip at the latest, as in the published code.
 
         Args:
             rng: source of all randomness.

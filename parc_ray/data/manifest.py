@@ -1,4 +1,4 @@
-"""Manifests: a data set is a JSON file that names immutable parts (ARCHITECTURE.md section 2).
+"""Manifests: a data set is a JSON file that names immutable parts.
 
 D_i = D_{i-1} + M_i names D_{i-1}'s parts and adds its own; nothing is copied. Paths of parts are
 relative to one root directory (of the run, or of an imported data set); the manifest knows how many

@@ -3,7 +3,7 @@
 The ``pybullet`` wheel carries the humanoid clips of DeepMimic (fifteen files, under Bullet's zlib
 licence and DeepMimic's MIT licence). One pinned wheel is fetched with pip, checked against
 its hash, kept in a cache and read as the zip it is; nothing of it is installed or run. The motion
-files do not depend on the Python version that the wheel is for (ARCHITECTURE.md section 5).
+files do not depend on the Python version that the wheel is for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The Arrow schema of stored clips and the way from clips to rows and back.
 
 One row is one clip. Arrays are flattened row-major into lists of float32 (nested lists are slow to
-read, ray.md section 3); their shapes follow from ``num_frames``, ``num_dofs``, ``num_bodies``,
-``terrain_rows`` and ``terrain_cols``. Everything is bit-exact: what was written as float32 comes
-back as the same float32. The schema version stands in the table's metadata.
+read); their shapes follow from ``num_frames``, ``num_dofs``, ``num_bodies``, ``terrain_rows`` and
+``terrain_cols``. Everything is bit-exact: what was written as float32 comes back as the same
+float32. The schema version stands in the table's metadata.
 """
 
 from __future__ import annotations

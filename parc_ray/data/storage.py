@@ -3,7 +3,7 @@
 A ``Storage`` is a directory (a file system and a root path in it). Every path handed to its
 methods is relative to that root, with ``/`` as separator, and may not leave it. Files are written
 whole: to a temporary name beside the target, then renamed, so that a reader never meets half a file
-and a writer killed half-way leaves the old content in place (ARCHITECTURE.md section 2, stages).
+and a writer killed half-way leaves the old content in place.
 """
 
 from __future__ import annotations

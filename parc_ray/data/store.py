@@ -1,7 +1,7 @@
 """Writing and reading the Parquet parts of data sets.
 
 Equal clips give equal bytes, so that a run that was killed and continued ends with the same hashes
-as one that was not (ARCHITECTURE.md section 2). Hashes are verified whenever a part is read.
+as one that was not. Hashes are verified whenever a part is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 
 ROW_GROUP_ROWS = 32
-"""Clips per row group; 16 to 64 give 2 to 6 MB (ray.md section 3)."""
+"""Clips per row group; 16 to 64 give 2 to 6 MB."""
 _READ_THREADS = 4
 
 

@@ -3,7 +3,7 @@
 PARC and MimicKit publish motions as pickles. ``safe_load`` reads them with an allow-list: plain
 containers and numbers, numpy arrays and scalars (under numpy 1 and numpy 2 module names) and torch
 tensors, whose inner archives go through ``torch.load(weights_only=True)``. Everything else in a
-file is refused before it is looked up (generator.md 8.2, data.md section 3).
+file is refused before it is looked up (docs/design/data.md, Safe reading).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ That code turns every ring of a capsule about ``z x d`` (d from the capsule's ne
 by acos(axis . d), which is 90 degrees whatever d is; where d is along z it turns about z instead,
 by acos(d_z). Limbs along z so get a twist of the ring points, and slanted capsules are flattened.
 Our own points (``parc_ray.character.surface``) have neither error. The twist was inferred from the
-published code's figures on three motions, which it reproduces (synthesis.md 7.4).
+published code's figures on three motions, which it reproduces (tests/evaluation/test_metrics.py).
 """
 
 from __future__ import annotations

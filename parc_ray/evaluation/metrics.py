@@ -1,4 +1,6 @@
-"""Quality of a motion on its terrain (PARC 6, tables 1 and 3; synthesis.md 7.1).
+"""Quality of a motion on its terrain (PARC, tables 1 and 3).
+
+Paper and published code differ: docs/design/synthesis.md, Metrics.
 
 FWD  distance from the last root to the last path node, horizontally, m.
 TPL  total penetration loss: depth summed over surface points and frames, m.
@@ -25,7 +27,7 @@ from parc_ray.terrain.distance import OffGrid, outside_distance, penetration_dep
 from parc_ray.terrain.heightfield import HeightfieldBatch
 
 JERK_LIMIT = 11666.3906
-"""m/s^3, greatest joint jerk of PARC's original motion capture (PARC 6)."""
+"""m/s^3, greatest joint jerk of PARC's original motion capture."""
 
 MetricMode = Literal["code", "paper"]
 """Which definition the main figures follow.

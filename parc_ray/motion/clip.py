@@ -1,6 +1,6 @@
 """A motion clip: frames, the terrain they belong to, and where they come from.
 
-This is what data sets store and stages exchange. Contract: ARCHITECTURE.md section 2.
+This is what data sets store and stages exchange. See docs/design/architecture.md, Contracts.
 """
 
 from __future__ import annotations

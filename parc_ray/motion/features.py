@@ -3,7 +3,7 @@
 A window is seen from the root of a reference frame: its position becomes the origin and its
 heading the x axis. A frame's vector is root position 3, root rotation as exponential map 3,
 positions of the other bodies 3 (B - 1) in the same canonical frame, joint dofs D, contacts B.
-Everything is differentiable. Source: generator.md section 2.
+Everything is differentiable. Order as in the published code.
 
 Shapes: (..., T, n), T frames, F features, B bodies, D degrees of freedom, W windows.
 """
@@ -155,7 +155,8 @@ def project(skeleton: Skeleton, layout: FeatureLayout, x: Tensor) -> Tensor:
     """The consistent feature vector (..., T, F) nearest in meaning to ``x``.
 
     Rotations are wrapped into [0, pi] (hinges into (-pi, pi]), body positions replaced by forward
-    kinematics, contacts clamped to [0, 1] (generator.md section 6, step 4).
+    kinematics, contacts clamped to [0, 1], as the published code does after each denoising
+    step.
     """
     frames, _ = unpack(layout, x)
     frames.dof = joint_rot_to_dof(skeleton, dof_to_joint_rot(skeleton, frames.dof))

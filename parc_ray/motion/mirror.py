@@ -1,7 +1,7 @@
 """Mirror motions about the xz plane: y becomes -y, left becomes right.
 
 Positions change the sign of y, quaternions (x, y, z, w) become (-x, y, -z, w), bodies exchange
-sides, the terrain and the path are flipped. Source: synthesis.md section 3, generator.md 5.1.
+sides, the terrain and the path are flipped.
 """
 
 from __future__ import annotations

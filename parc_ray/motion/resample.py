@@ -1,8 +1,8 @@
 """Motions at other times: interpolation, resampling and unrolling of loops.
 
 Positions and contacts are interpolated linearly, rotations by slerp. A looped motion goes on past
-its end by the planar rigid motion (xy and heading) that takes its first frame to its last, so
-a walk keeps walking; data.md section 4, trap 3.
+its end by the planar rigid motion (xy and heading) that takes its first frame to its last, so a
+walk keeps walking.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``augment``: the initial clips and spatial variants of them (synthesis.md 5).
+"""``augment``: the initial clips and spatial variants of them.
 
 Output ``dataset``: kinematic clips, originals first; iteration 0 then makes them physical.
 """

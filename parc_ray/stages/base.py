@@ -3,7 +3,7 @@
 A stage is a function of its config and its inputs. ``run_stage`` writes ``_STARTED.json`` before
 the body and ``_DONE.json`` after it, the latter by temporary name and rename, so that a directory
 either holds a finished stage or one that goes on from its own parts and checkpoints. Run again
-with the same config and inputs a finished stage is a no-op (ARCHITECTURE.md section 2).
+with the same config and inputs a finished stage is a no-op.
 """
 
 from __future__ import annotations

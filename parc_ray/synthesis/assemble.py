@@ -1,4 +1,4 @@
-"""From selected candidates to finished kinematic clips (synthesis.md 3, items 7 to 11).
+"""From selected candidates to finished kinematic clips.
 
 Order as published: optimisation, hesitation removal, augmentation bounds, mirrored copy; contact
 labels are taken from the distances at the end.
@@ -93,7 +93,7 @@ def candidate_clip(
 
 
 def with_bounds(clip: MotionClip, character: Character) -> MotionClip:
-    """The clip with the augmentation bounds of its terrain computed (synthesis.md 6.2)."""
+    """The clip with the augmentation bounds of its terrain computed."""
     f = clip.frames
     pos, quat = fk_from_dof(character.skeleton, f.root_pos, f.root_rot, f.dof)
     points = place_points(surface_points(character, "full"), pos, quat)

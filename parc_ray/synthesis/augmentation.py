@@ -1,4 +1,4 @@
-"""Spatial variants of the initial clips, adapted by the kinematic optimiser (synthesis.md 5)."""
+"""Spatial variants of the initial clips, adapted by the kinematic optimiser."""
 
 from __future__ import annotations
 

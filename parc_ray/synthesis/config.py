@@ -1,4 +1,7 @@
-"""Settings of the synthesis stage; each field says its unit and PARC's value (synthesis.md)."""
+"""Settings of the synthesis stage; each field says its unit and PARC's value.
+
+Where paper and published code differ: docs/design/synthesis.md.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def _check_range(owner: object, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerConfig:
-    """Navigation graph, step cost and choice of start and end (synthesis.md 2)."""
+    """Navigation graph, step cost (PARC, eq. 6) and choice of start and end."""
 
     max_step_z_m: float = 2.1
     """Largest |dz| of a walk or climb edge between neighbours, m. PARC 2.1."""
@@ -71,7 +74,7 @@ class PlannerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """Autoregressive roll-outs of candidates along paths (synthesis.md 3, generator.md 7)."""
+    """Autoregressive roll-outs of candidates along paths."""
 
     candidates: int = 64
     """Candidates per path. Paper 64, published config 128."""
@@ -112,7 +115,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionConfig:
-    """Score and thresholds of candidates (synthesis.md 3, items 5 and 6)."""
+    """Score and thresholds of candidates (PARC, eq. 14)."""
 
     w_penetration: float = 0.1
     """Weight of TPL (m points) in the score. Published config 0.1, paper 1."""
@@ -155,7 +158,7 @@ class SelectionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Kinematic optimisation (synthesis.md 4). Weights are those for generated motions."""
+    """Kinematic optimisation (PARC, eq. 15). Weights are those for generated motions."""
 
     w_root_pos: float = 1.0
     """Squared distance of root positions to the source. PARC 1."""
@@ -214,7 +217,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class HesitationConfig:
-    """Removal of frames in which nothing happens (synthesis.md 3)."""
+    """Removal of frames in which nothing happens; in the published code only."""
 
     enabled: bool = True
     """Whether to remove hesitations. PARC true."""
@@ -235,7 +238,7 @@ class HesitationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassRecipe:
-    """How clips of one class are varied (synthesis.md 5, table)."""
+    """How clips of one class are varied."""
 
     kind: Literal["height_scale", "boxes", "none"] = "height_scale"
     """What happens to the terrain."""
@@ -285,7 +288,7 @@ class ClassRecipe:
 
 
 def _parc_recipes() -> dict[str, ClassRecipe]:
-    """The class table of synthesis.md 5."""
+    """The published code's ranges per class; its turns were constant, ours are drawn."""
     none = ClassRecipe(kind="none")
     flat = ClassRecipe(kind="boxes", max_length_s=4.0, heading_deg=180.0)
     return {
@@ -302,7 +305,7 @@ def _parc_recipes() -> dict[str, ClassRecipe]:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """Spatial augmentation of the initial clips (synthesis.md 5)."""
+    """Spatial augmentation of the initial clips (docs/design/synthesis.md, Initial data)."""
 
     variants_per_clip: int = 50
     """Variants per clip. Paper 50."""

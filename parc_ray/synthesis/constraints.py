@@ -1,4 +1,7 @@
-"""Hands and feet held at one surface point per contact run (synthesis.md 4, "Body constraints")."""
+"""Hands and feet held at one surface point per contact run.
+
+A term of the published code that the paper does not mention.
+"""
 
 from __future__ import annotations
 

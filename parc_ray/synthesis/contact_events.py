@@ -1,4 +1,4 @@
-"""Where feet and hands bear on something, found from the motion alone (data.md section 5).
+"""Where feet and hands bear on something, found from the motion alone (docs/design/data.md).
 
 A foot rests where the lowest point of its sole hardly moves while the sole faces down; a hand rests
 where it hardly moves while no foot does and the body goes on moving. T frames, P points; world

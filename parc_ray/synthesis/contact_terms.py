@@ -2,7 +2,7 @@
 
 A point under the surface has its own column above it, so penetration needs distances only for the
 few points below their own cell; contact needs them only for bodies that are labelled. Edge cells
-extend outside the grid. Distances are those of synthesis.md 1.2.
+extend outside the grid.
 
 Legend: N motions, T frames, B bodies, P surface points, Q most points of one body, K selected.
 """

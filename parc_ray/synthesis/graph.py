@@ -1,4 +1,4 @@
-"""Navigation graph over a heightfield: vectorised edge sets and step costs (synthesis.md 2)."""
+"""Navigation graph over a heightfield: vectorised edge sets and step costs (PARC, eq. 6)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cliff_nodes(heights: FloatArray) -> BoolArray:
 
 
 def bumpiness(heights: FloatArray) -> FloatArray:
-    """Mean height difference around each cell (synthesis.md 2.2), (X, Y) metres.
+    """Mean height difference around each cell as in the published code, (X, Y) metres.
 
     For each of the 9 shifts: |h - h shifted| summed over the 3x3 patch, indices clamped; /81.
     """
@@ -170,7 +170,7 @@ def build_edges(heights: FloatArray, cell_size: float, cfg: PlannerConfig) -> Ed
 def edge_costs(
     heights: FloatArray, cell_size: float, edges: EdgeSet, cfg: PlannerConfig, seed: int
 ) -> FloatArray:
-    """Step cost of every edge with its fixed noise (synthesis.md 2.2, paper eq. 6), (E,).
+    """Step cost of every edge with its fixed noise (PARC, eq. 6), (E,).
 
     w_xy |dxy|^2 + w_z dz^2 + w_bumpy min(bumpy, cap) + U[noise], the last drawn once per edge.
     """

@@ -1,4 +1,4 @@
-"""Removal of frames in which nothing happens, with a limit on the speed-up (synthesis.md 3)."""
+"""Removal of frames in which nothing happens, with a limit on the speed-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinematic optimisation of many motions at once (synthesis.md 4).
+"""Kinematic optimisation of many motions at once (PARC, eq. 15).
 
 Motions are sorted by length into batches of bounded size, padded and optimised together by Adam;
 each motion is judged alone and leaves the batch when it has converged.

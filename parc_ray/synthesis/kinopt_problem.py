@@ -1,4 +1,4 @@
-"""A batch of motions of different lengths as one padded optimisation problem (synthesis.md 4)."""
+"""A batch of motions of different lengths as one padded optimisation problem."""
 
 from __future__ import annotations
 

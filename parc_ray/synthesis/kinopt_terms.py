@@ -1,4 +1,4 @@
-"""The terms of the kinematic optimisation, each summed per motion (synthesis.md 4).
+"""The terms of the kinematic optimisation, each summed per motion.
 
 Velocities are differences per frame, not divided by the time step; sums run over frames and
 bodies without averaging. Padding is excluded by masks.

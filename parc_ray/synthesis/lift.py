@@ -1,4 +1,4 @@
-"""A first guess for a motion on changed ground: root and feet follow the ground (synthesis.md 5).
+"""A first guess for a motion on changed ground: root and feet follow the ground.
 
 Feet (and hands) that stand on something move up or down with it, swinging ones clear the edges
 on their way, the root follows what it stands on smoothly, and inverse kinematics of the whole

@@ -1,4 +1,4 @@
-"""Cheapest paths over a heightfield and the choice of their ends (synthesis.md 2)."""
+"""Cheapest paths over a heightfield and the choice of their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batched autoregressive roll-outs of candidates along paths (synthesis.md 3, generator.md 7)."""
+"""Batched autoregressive roll-outs of candidates along paths."""
 
 from __future__ import annotations
 

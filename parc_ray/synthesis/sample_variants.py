@@ -1,4 +1,4 @@
-"""Terrain variants of a small flat sample, so that it crosses level changes (ARCHITECTURE 5)."""
+"""Terrain variants of a small flat sample, so that it crosses level changes."""
 
 from __future__ import annotations
 

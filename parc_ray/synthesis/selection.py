@@ -1,4 +1,4 @@
-"""Which candidates are kept: score, thresholds and the reason of every rejection (synthesis.md 3).
+"""Which candidates are kept: score, thresholds and the reason of every rejection.
 
 score = w_pen TPL + w_contact TCL + penalty [unfinished] + w_progress (1 - share covered)
         + w_seam_jerk max(seam jerk - free, 0)

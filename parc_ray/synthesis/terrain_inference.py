@@ -1,4 +1,4 @@
-"""A blocky heightfield under a motion that came without one (data.md section 5).
+"""A blocky heightfield under a motion that came without one.
 
 Rests of feet and hands give levels, swept free space gives an upper bound on every cell, and every
 cell takes the level of the nearest rest that its bound allows. This is done on a fine grid that is
@@ -38,10 +38,10 @@ from parc_ray.terrain.heightfield import Heightfield
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
-    """How a terrain is inferred. Figures: data.md section 5."""
+    """How a terrain is inferred. Measured, see docs/design/data.md, Inferred terrain."""
 
     cell_size: float = 0.4
-    """m, cell size of the result. PARC: 0.4. With 0.2 edges fit better (physics.md 10.1)."""
+    """m, cell size of the result. PARC: 0.4. With 0.2 edges fit better."""
     margin: float = 1.2
     """m of ground around everything that the body passes over."""
     rate_hz: float = 60.0

@@ -1,4 +1,4 @@
-"""Plans of spatial variants of a clip: cheap, pure, and all that is random (synthesis.md 5)."""
+"""Plans of spatial variants of a clip: cheap, pure, and all that is random."""
 
 from __future__ import annotations
 

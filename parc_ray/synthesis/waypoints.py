@@ -1,4 +1,4 @@
-"""Points along paths: resampling, arc length and monotone progress (synthesis.md 2.3, 3)."""
+"""Points along paths: resampling, arc length and monotone progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parc_ray.errors import InputError
 
 
 def resample_long_edges(points: Tensor, cell_size: float) -> Tensor:
-    """Split edges longer than a diagonal step as PARC does (synthesis.md 2.3).
+    """Split edges longer than a diagonal step as the published code does.
 
     An edge of horizontal length d > sqrt(2) cell + 1 mm becomes linspace(ceil(d / cell) points)
     without its first point; all three coordinates are linear.

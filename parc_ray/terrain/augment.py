@@ -1,4 +1,4 @@
-"""Changing the ground where a motion does not touch it (PARC A.3; generator.md 4, 5.1).
+"""Changing the ground where a motion does not touch it (PARC, App. A.3).
 
 Local maps are root-relative heights (N, GX, GY) as ``local_grid.sample_local_heights`` returns
 them. All bounds are relative to the root too, unlike in the published code, which holds free cells
@@ -143,7 +143,7 @@ def compute_bounds(
     room_m: float = 3.0,
     jump_m: float = 0.8,
 ) -> Heightfield:
-    """Add to a terrain how far augmentation may move each of its cells (synthesis.md 6.2).
+    """Add to a terrain how far augmentation may move each of its cells.
 
     Touched cells are frozen at their height, except those that the body only flies over, at least
     ``jump_m`` above them at the lowest: they may sink, and rise to ``jump_m`` below the body.

@@ -1,4 +1,7 @@
-"""Decomposition of a heightfield into disjoint boxes for rigid-body simulators (physics.md 2)."""
+"""Decomposition of a heightfield into disjoint boxes for rigid-body simulators.
+
+Why boxes: docs/design/physics.md, Terrain as boxes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact distances between points and the columns of a heightfield (design: synthesis.md 1.2).
+"""Exact distances between points and the columns of a heightfield.
 
 For a point p and a column c with horizontal gap ``rho(p, c)`` to its footprint and top ``h_c``
 

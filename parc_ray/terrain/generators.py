@@ -1,4 +1,4 @@
-"""Random terrain by name, seeds, and the fixed test set (synthesis.md 1.4, 7.2).
+"""Random terrain by name, seeds, and the fixed test set.
 
 A new family is one module in ``parc_ray.terrain.families`` and one line in ``TERRAINS``.
 """
@@ -73,7 +73,7 @@ def random_endpoints(
     pairs: int = 10,
     min_distance_m: float = 5.0,
 ) -> np.ndarray:
-    """Start and goal cells near the border, at least ``min_distance_m`` apart (synthesis.md 2.2).
+    """Start and goal cells near the border, at least ``min_distance_m`` apart.
 
     Both lie on the second or third row or column from a border (PARC); the distance is lowered to
     the longest possible one on terrains that are too small for it.
@@ -113,7 +113,7 @@ class TestTerrain:
 def fixed_test_terrains(
     n: int = 100, seed: int = 0, *, cells: tuple[int, int] = (32, 32)
 ) -> list[TestTerrain]:
-    """The versioned test set: random-walk terrains with ten walks each (synthesis.md 7.2).
+    """The versioned test set: random-walk terrains with ten walks each (PARC, tables 1 to 3).
 
     Args:
         n: how many; the first ones are the same for any ``n``. PARC: 100.

@@ -1,4 +1,4 @@
-"""Heightfields: flat-topped columns centred on grid points (design: synthesis.md 1.1).
+"""Heightfields: flat-topped columns centred on grid points.
 
 Cell (i, j) of a terrain is a column centred at ``origin + (i, j) * cell_size`` whose footprint is
 one cell wide, whose top is ``heights[i, j]`` and which has no bottom. Walls are exactly vertical
@@ -121,7 +121,7 @@ class Heightfield:
         )
 
     def mirrored(self) -> Heightfield:
-        """Mirrored about the xz plane (y becomes -y); synthesis.md 3."""
+        """Mirrored about the xz plane (y becomes -y)."""
         y = -(self.origin[1] + (self.shape[1] - 1) * self.cell_size)
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""The terrain as the character sees it: a grid in its heading frame (generator.md 3.1)."""
+"""The terrain as the character sees it: a grid in its heading frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making random terrain passable before a path is planned over it (synthesis.md 1.5)."""
+"""Making random terrain passable before a path is planned over it."""
 
 from __future__ import annotations
 

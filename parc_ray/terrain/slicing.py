@@ -1,4 +1,4 @@
-"""Cutting terrains: around a motion, at random from a large map, and padding (synthesis.md 1.6)."""
+"""Cutting terrains: around a motion, at random from a large map, and padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random terrain to make: one frozen config for all families (synthesis.md 1.4)."""
+"""What random terrain to make: one frozen config for all families."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from parc_ray.tools.base import (
 )
 
 LEVEL_CHANGE_M = 0.1
-"""m, level change under the feet that counts in the totals (ARCHITECTURE.md section 5)."""
+"""m, level change under the feet that counts in the totals."""
 _CONTACT = 0.5
 _DEFAULTS = DataConfig()
 _COLUMNS = ("clip", "class", "seconds", "levels (m)", "change (m)", "terrain", "contact", "source")

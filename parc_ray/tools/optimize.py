@@ -1,4 +1,4 @@
-"""``parc optimize``: kinematic optimisation of clips alone (synthesis.md 4)."""
+"""``parc optimize``: kinematic optimisation of clips alone."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import torch
 from parc_ray.character.character import build_character, load_character
 from parc_ray.errors import InputError
 
-# tracker.md 1.3: kg per body
+# kg per body of the published character
 MASSES = {
     "pelvis": 10.00, "torso": 12.01, "head": 3.88,
     "right_upper_arm": 1.62, "right_lower_arm": 1.09, "right_hand": 0.50,
@@ -21,7 +21,7 @@ MASSES = {
     "right_thigh": 4.74, "right_shin": 3.12, "right_foot": 1.00,
     "left_thigh": 4.74, "left_shin": 3.12, "left_foot": 1.00,
 }  # fmt: skip
-# tracker.md 1.3: first dof, count, kp, kd, effort, armature, |offset|, scale
+# of the published character: first dof, count, kp, kd, effort, armature, |offset|, scale
 JOINTS = {
     "abdomen": (0, 3, 1000, 100, 200, 0.02, 0, 1.8850),
     "neck": (3, 3, 100, 10, 50, 0.01, 0, 1.2566),

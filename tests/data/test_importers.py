@@ -109,7 +109,7 @@ def test_deepmimic_uneven_durations_keep_their_times(tmp_path, humanoid):
 
 
 def test_twins_of_two_formats_agree(shared_data, humanoid):
-    """The same jump as DeepMimic text and MimicKit pickle, converted by others (data.md 3)."""
+    """The same jump as DeepMimic text and MimicKit pickle, converted by others."""
     text = load_raw(shared_data / "formats/deepmimic/humanoid3d_jump.txt", humanoid)
     pkl = load_raw(shared_data / "parc_clips/humanoid_jump.pkl", humanoid)
     assert text.loop == pkl.loop == "wrap"
@@ -131,11 +131,11 @@ def test_published_parc_files(shared_data, humanoid):
     assert clip.terrain.shape == (18, 15)
     share = clip.frames.contacts.mean(0)
     feet = sorted(float(share[f]) for f in humanoid.feet)
-    assert feet == pytest.approx([0.48, 0.63], abs=0.006)  # generator.md 8.1
+    assert feet == pytest.approx([0.48, 0.63], abs=0.006)  # shares of the file itself
     touching = clip.frames.contacts[:, list(humanoid.feet)] == 1
     distance = body_ground_distance(humanoid, clip.frames, clip.terrain)[:, list(humanoid.feet)]
     assert distance[touching].median() < 0.005
-    # worked numbers of generator.md section 1
+    # worked numbers of one frame
     np.testing.assert_allclose(clip.frames.root_pos[60], [-3.866, 0.303, 0.505], atol=1e-3)
     foot = fk(humanoid, clip.frames)[60, index(humanoid, "left_foot"), 2]
     assert float(foot) == pytest.approx(-0.2193, abs=1e-3)

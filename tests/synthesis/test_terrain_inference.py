@@ -113,7 +113,7 @@ def test_runs_and_speeds():
     np.testing.assert_allclose(speeds(line, 30.0), 3.0)
 
 
-# levels that the survey behind data.md found but that no foot or hand was on
+# levels that an earlier prototype found but that no foot or hand was on
 FALSE_LEVELS = {
     "humanoid_stairs03": {1.32, 1.85},  # "small false hand blocks beside stairs03"
     "humanoid_climb00": {0.57},  # "a slow foot on a wall can leave an extra level"

@@ -134,7 +134,7 @@ def test_tables_line_up():
 
 @pytest.mark.slow
 def test_the_sample_crosses_level_changes_in_half_its_seconds_or_more(tmp_path, humanoid, capsys):
-    """ARCHITECTURE.md section 5: the built-in sample is no flat data set."""
+    """The built-in sample is no flat data set."""
     try:
         sample_data.fetch_wheel()
     except InputError as error:

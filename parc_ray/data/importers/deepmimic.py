@@ -1,4 +1,4 @@
-"""DeepMimic motion files: JSON with ``Loop`` and ``Frames`` (data.md section 3).
+"""DeepMimic motion files: JSON with ``Loop`` and ``Frames``; see docs/design/data.md.
 
 A frame is its duration, root position, root quaternion (wxyz), then the joints below; y up. The
 arms hang down at zero rotation there and point sideways here. Joints are mapped by body name.

@@ -1,4 +1,4 @@
-"""MimicKit motion pickles: one dict with ``loop_mode``, ``fps`` and ``frames`` (data.md section 3).
+"""MimicKit motion pickles: one dict with ``loop_mode``, ``fps`` and ``frames``.
 
 A frame is root position, root exponential map, then the degrees of freedom in the order of the
 character's skeleton, z up.

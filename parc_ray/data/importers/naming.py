@@ -1,7 +1,7 @@
 """What the name of a motion file tells: its class and the take it was cut from.
 
-Classes balance sampling (synthesis.md 6.2). Takes keep mirrored and overlapping cuts of one
-recording on one side of a train/test split (data.md section 4, trap 7).
+Classes balance sampling. Takes keep mirrored and overlapping cuts of one recording on one side of a
+train/test split (docs/design/data.md, Traps).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
 _PREFIX = re.compile(r"^(amp_)?humanoid(3d|28)?_")
 _SUFFIX = re.compile(r"_(flipped|flip|mirror(ed)?|opt|dm|modified|aug\d*|loop)$")
 _NUMBER = re.compile(r"[_\-]?\d+$")
-# overlaps measured with 15-frame joint windows: data.md section 4, trap 7
+# overlaps measured with 15-frame joint windows, see docs/design/data.md, Traps
 _INSIDE = {
     "stairs06": "stairs05",
     "platform11": "platform05",

@@ -1,4 +1,4 @@
-"""PARC motion-terrain pickles (generator.md 8.1).
+"""PARC motion-terrain pickles; see docs/design/data.md, File formats.
 
 The outer dict holds up to three byte strings, each a pickle of its own: ``motion_data``,
 ``terrain_data`` and ``misc_data``. Stored augmentation bounds and masks are not trusted; they are

@@ -1,7 +1,7 @@
 """From files of any known format to clips that the platform can use.
 
 Every motion is resampled to 30 fps (slerp), put on its floor, given a terrain (its own or an
-inferred one) and contact labels, and named (data.md section 4 lists the traps this answers).
+inferred one) and contact labels, and named (docs/design/data.md, Traps).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IMPORTERS: tuple[ModuleType, ...] = (parc_ms, mimickit, deepmimic)
 """Known formats; each module has NAME, DESCRIPTION, sniff(head, path) and load(path, character)."""
 
 TRAINING_MIN_FRAMES = 16
-"""Shortest clip to train on: a window of 15 frames needs 16 (generator.md section 2)."""
+"""Shortest clip to train on: a window of 15 frames needs 16."""
 
 TerrainInference = Callable[[Character, MotionFrames, float, LoopMode], TerrainEstimate]
 

@@ -1,4 +1,4 @@
-"""Random boxes on flat ground (PARC 5.1, iterations 1 and 2; synthesis.md 1.4)."""
+"""Random boxes on flat ground (PARC, iterations 1 and 2)."""
 
 from __future__ import annotations
 

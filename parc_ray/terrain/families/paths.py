@@ -1,4 +1,4 @@
-"""Random walks over a low floor: PARC's test terrains (PARC 6; synthesis.md 1.4)."""
+"""Random walks over a low floor: PARC's test terrains (ranges of the published code)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flights of stairs between random points (synthesis.md 1.4)."""
+"""Flights of stairs between random points (published code only)."""
 
 from __future__ import annotations
 

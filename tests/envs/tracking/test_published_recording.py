@@ -1,4 +1,4 @@
-"""Observation blocks of PARC's shipped recording, rebuilt where tracker.md 13 says they can be.
+"""Observation blocks of PARC's shipped recording, rebuilt where they can be.
 
 The recording stores the observations of an older character: arm blocks differ, and the targets
 are of a reference that is not shipped. Root, trunk, head, legs, key bodies and heights can be
