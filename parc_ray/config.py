@@ -242,7 +242,8 @@ class ParcConfig:
     name: str = "parc"
     """Name of the run: its directory below ``storage``."""
     storage: str = "runs"
-    """Directory or URI (s3://, gs://) that holds runs."""
+    """Directory that holds runs: a path that all nodes mount (local disk, NFS). Object stores
+    (``s3://``, ``gs://``) are not supported for runs yet."""
     seed: int = 0
     """Decides every random draw of the run, together with iteration and stage."""
     character: str = "humanoid"
@@ -278,7 +279,7 @@ class ParcConfig:
         """Check what spans sections."""
         bad = not self.name or self.name in (".", "..") or set(self.name) & set("/\\: ")
         require(not bad, "name", self.name, "a word without slashes, colons and spaces")
-        require(bool(self.storage), "storage", self.storage, "a directory or URI")
+        require(bool(self.storage), "storage", self.storage, "a directory")
         require(self.seed >= 0, "seed", self.seed, "0 or more")
 
     def row(self, iteration: int) -> IterationConfig:

@@ -21,6 +21,22 @@ SAMPLE = "sample"
 _DATA_REMEDY = "give a directory of motion files, a data set manifest or 'sample'"
 
 
+def run_storage(config: ParcConfig) -> Storage:
+    """The run directory, ``<storage>/<name>``; nothing is made.
+
+    Raises:
+        InputError: the storage is no directory that this machine mounts. Trainings open their
+            checkpoints as files, so a run cannot live on an object store.
+    """
+    scheme, found, _ = config.storage.partition("://")
+    if found and scheme != "file":
+        raise InputError(
+            f"--storage {config.storage}: a run needs a directory that all nodes mount (local "
+            f"disk, NFS), {scheme}:// is not supported yet; give the path of such a directory"
+        )
+    return Storage.from_uri(config.storage).join(config.name)
+
+
 def check_inputs(
     run: Storage, config: ParcConfig, stages: Sequence[PlannedStage], *, force: bool
 ) -> None:

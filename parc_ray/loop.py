@@ -16,7 +16,7 @@ from parc_ray.config_io import to_yaml
 from parc_ray.console import format_metrics, format_seconds, setup_logging
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError, find_input_error
-from parc_ray.inputs import check_inputs, gather_inputs
+from parc_ray.inputs import check_inputs, gather_inputs, run_storage
 from parc_ray.lock import RunLock
 from parc_ray.plan import PlannedStage, plan
 from parc_ray.stages.base import (
@@ -76,7 +76,7 @@ def run_stages(
     Raises:
         InputError: see ``run``; also when a stage that must come first is not finished.
     """
-    storage = Storage.from_uri(config.storage).join(config.name)
+    storage = run_storage(config)
     results: dict[str, StageResult] = {}
     start = time.monotonic()
     stages = list(stages)

@@ -1,5 +1,8 @@
 """Files on any storage that ``pyarrow.fs`` reaches: local disk, NFS, ``s3://``, ``gs://``.
 
+Data sets and manifests may lie on any of them. A run may not: its trainings open checkpoints as
+files, so its storage is a directory that all nodes mount (``parc_ray.inputs.run_storage``).
+
 A ``Storage`` is a directory (a file system and a root path in it). Every path handed to its
 methods is relative to that root, with ``/`` as separator, and may not leave it. Files are written
 whole: to a temporary name beside the target, then renamed, so that a reader never meets half a file
