@@ -1,4 +1,4 @@
-"""From windows of clips to training batches (generator.md 2, 3, 4 and 5.1).
+"""From windows of clips to training batches (docs/design/generator.md).
 
 Windows are sampled and prepared on the CPU with one random generator; only the finished batch
 moves to the device of the network.

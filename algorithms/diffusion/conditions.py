@@ -38,7 +38,7 @@ class Conditions:
 def draw_visibility(
     rng: torch.Generator, cfg: ConditioningConfig, n: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw which conditions the samples of a training batch see (generator.md 3.4).
+    """Draw which conditions the samples of a training batch see.
 
     Returns:
         clean_past, past_visible, terrain_visible, target_visible, each (n,) bool.
@@ -56,7 +56,7 @@ def draw_visibility(
 def target_direction(
     offset_h: Tensor, heading_h: Tensor, stand_distance: float, turn_angle: float
 ) -> Tensor:
-    """Direction to move in, from a future root position (generator.md 3.2).
+    """Direction to move in, from a future root position, as in the published code.
 
     Far targets give the unit vector towards them; near ones with a changed heading give the future
     heading ("turn in place"), to either side; near ones without give zero ("stand").

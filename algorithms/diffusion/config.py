@@ -55,7 +55,7 @@ class TerrainEncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DenoiserConfig:
-    """Sizes of the transformer encoder (generator.md 3.3)."""
+    """Sizes of the transformer encoder; the paper prints none."""
 
     width: int = 256
     """Model width d. PARC: 256; paper-era code: 1024."""
@@ -90,7 +90,7 @@ class DenoiserConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ConditioningConfig:
-    """What the network is told in training, and how often it is not told (generator.md 3.2-3.4)."""
+    """What the network is told in training, and how often it is not told."""
 
     clean_past_chance: float = 0.5
     """Probability that the past frames are given clean rather than noised. PARC: 0.5."""
@@ -141,7 +141,7 @@ class ConditioningConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """Weights of the loss terms (generator.md 4); 0 switches a term off and saves its cost."""
+    """Weights of the loss terms (PARC, eq. 4, 7, 10 to 12); 0 switches a term off, at no cost."""
 
     root_pos: float = 1.0
     """Squared error of the root position, 1/m^2. PARC: 1."""
@@ -196,7 +196,7 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How windows are drawn from the trained network (generator.md 6)."""
+    """How windows are drawn from the trained network (PARC, eq. 5 and 13)."""
 
     stride: int = 5
     """DDIM stride; divides the number of diffusion steps minus 1. PARC: 5."""
@@ -225,7 +225,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Optimisation (generator.md 5)."""
+    """Optimisation; PARC's values are the published code's."""
 
     steps: int = 20_000
     """Optimiser steps of one training, in total. PARC: up to 5 000 000."""

@@ -1,4 +1,4 @@
-"""The denoising transformer (generator.md 3.3).
+"""The denoising transformer (docs/design/generator.md, Network).
 
 Shapes: N windows, T frames, F features, D width, H heads, K terrain tokens, S = K + T + 3 tokens in
 the order time, terrain, target, past indicator, frames.

@@ -1,4 +1,6 @@
-"""Loss terms of the motion generator (generator.md section 4).
+"""Loss terms of the motion generator (PARC, eq. 4, 7, 10 to 12).
+
+Forms and weights are the published code's: docs/design/generator.md, Losses.
 
 All terms are sums over frames, bodies and coordinates, per sample; the caller averages them over
 the batch. Shapes: N windows, T frames, J joints, B bodies, P surface points.

@@ -18,7 +18,7 @@ from parc_ray.errors import InputError
 
 
 def paper() -> DiffusionConfig:
-    """Sizes of the paper-era code, penetration loss of the paper (generator.md 11, 12)."""
+    """Sizes and penetration loss of the paper-era code; the paper itself prints no sizes."""
     return DiffusionConfig(
         diffusion_steps=1001,
         denoiser=DenoiserConfig(

@@ -1,4 +1,4 @@
-"""Drawing windows: DDIM with blended denoising (generator.md section 6).
+"""Drawing windows: DDIM with blended denoising (PARC, eq. 5 and 13).
 
 Blending: x0 = s G(x | terrain, target) + (1 - s) G(x | terrain, target, past), in normalised
 feature space. s = 0 follows the past only, s = 1 ignores it.

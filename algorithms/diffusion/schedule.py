@@ -1,4 +1,4 @@
-"""Noise schedule and the deterministic DDIM step (generator.md 5 and 6).
+"""Noise schedule and the deterministic DDIM step (PARC, eq. 13).
 
 Noise levels are t = 0 .. T-1; level 0 is already slightly noisy. All tables are float64 buffers
 and are cast where they meet data.

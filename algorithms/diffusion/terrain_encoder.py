@@ -1,4 +1,4 @@
-"""From a local height map to patch tokens (generator.md 3.1 and 3.3)."""
+"""From a local height map to patch tokens."""
 
 from __future__ import annotations
 

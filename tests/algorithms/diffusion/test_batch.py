@@ -68,7 +68,7 @@ def test_conditions_do_not_know_where_the_world_is(humanoid, bank, config):
 
 
 def test_target_direction_cases():
-    """generator.md 3.2; the last two show that both sides of a turn count."""
+    """The published code's cases; the last two show that both sides of a turn count."""
     offset = torch.tensor([[3.0, 4.0], [0.05, 0.0], [0.0, 0.05], [0.05, 0.0], [0.0, -0.05]])
     heading = torch.tensor([2.0, 0.2, 0.6, -0.6, -3.0])
     out = target_direction(offset, heading, 0.1, 0.5)
@@ -147,7 +147,7 @@ def test_foreign_terrain_is_level_at_the_root(humanoid, bank, config):
 
 
 def test_joint_frequencies_of_masks():
-    """generator.md 3.4: .425, .425, .075, .075; ours never shows clean past frames masked."""
+    """PARC: .425, .425, .075, .075; ours never shows clean past frames masked."""
     rng = torch.Generator().manual_seed(0)
     clean, visible, ground, goal = draw_visibility(rng, ConditioningConfig(), 40_000)
     both = float((clean & visible).float().mean()), float((~clean & ~visible).float().mean())

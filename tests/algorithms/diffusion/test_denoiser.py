@@ -32,7 +32,7 @@ def build(config=None) -> Denoiser:
     [("upstream", 2_177_307, 64), ("paper", 43_073_051, 64), ("base", None, 25)],
 )
 def test_sizes(humanoid, name, count, tokens):
-    """generator.md 3.3: parameter counts of the published networks."""
+    """Parameter counts of the published networks."""
     config = profile(name)
     net = Denoiser(config, FeatureLayout(humanoid.skeleton).size, config.grid.shape)
     assert net.terrain.num_tokens == tokens

@@ -11,7 +11,7 @@ from parc_ray.errors import InputError
 
 
 def test_signal_fractions_of_the_published_schedule():
-    """generator.md section 5, T = 21."""
+    """Figures of the published code for T = 21."""
     abar = cosine_alpha_bar(21)
     assert abar.dtype == torch.float64
     np.testing.assert_allclose(abar[[0, 5, 10, 15]], [0.9927, 0.8049, 0.4568, 0.1315], atol=5e-5)
@@ -30,7 +30,7 @@ def test_against_a_plain_loop():
 
 
 def test_ddim_coefficients():
-    """generator.md section 6: T = 21 at stride 5."""
+    """Figures of the published code for T = 21 at stride 5."""
     schedule = NoiseSchedule(21)
     levels = schedule.levels(5)
     assert levels == [20, 15, 10, 5, 0]
