@@ -179,6 +179,10 @@ class SamplingConfig:
     """Least failure rate a clip or segment is weighted with. PARC: 0.01."""
     look_ahead: tuple[float, ...] = (1.0, 0.7, 0.4)
     """Weights of a segment's own hazard and of those after it (segment mode)."""
+    focus: float = 0.0
+    """Preference for clips that are close to being completed (segment mode): a clip's share is
+    multiplied by its estimated probability of completion to this power, and falls again once it is
+    mastered. 0 prefers none. Finishes some clips early where the budget cannot finish all."""
     start_share: float = 0.25
     """Share of episodes that start at frame 0, clips weighted by what they fail there."""
     uniform_share: float = 0.1
@@ -212,6 +216,7 @@ class SamplingConfig:
             "sampling: start_share and uniform_share must be 0 or more and sum to 1 at most",
         )
         _require(0 < self.min_weight <= 1, "sampling.min_weight: must lie in (0, 1]")
+        _require(self.focus >= 0, "sampling.focus: must be 0 or more")
         _require(len(self.look_ahead) > 0, "sampling.look_ahead: give one weight or more")
 
 

@@ -67,6 +67,27 @@ def look_ahead(hazard: Tensor, clip_of: Tensor, weights: Sequence[float]) -> Ten
     return out
 
 
+def focus_weights(hazard: Tensor, clip_of: Tensor, num_clips: int, power: float) -> Tensor:
+    """Preference (C,) for clips that are nearly completed, mean 1.
+
+    A clip's chance of completion is the product of (1 - hazard) over its segments. The weight is
+    (chance + 0.05)^power (1.1 - chance): it rises as the clip comes within reach and falls once it
+    is mastered, without ever reaching zero.
+
+    Args:
+        hazard: (S,) failure rate within each segment.
+        clip_of: (S,) long, clip of each segment.
+        num_clips: C.
+        power: 0 gives equal weights.
+    """
+    if power == 0:
+        return torch.ones(num_clips)
+    log_alive = torch.log1p(-hazard.clamp(0.0, 1.0 - 1e-4))
+    chance = torch.zeros(num_clips).index_add_(0, clip_of, log_alive).exp()
+    weight = (chance + 0.05) ** power * (1.1 - chance)
+    return weight / weight.mean()
+
+
 @dataclass
 class Starts:
     """Places where episodes start.
@@ -143,6 +164,7 @@ class StartSampler:
         )
         size = self.segment_room / self.num_starts[self.segment_clip]
         weight = self.second_weights[self.segment_clip] * size * hazard
+        weight = weight * self._focus()[self.segment_clip]
         return weight / weight.sum()
 
     def clip_probability(self) -> Tensor:
@@ -153,7 +175,13 @@ class StartSampler:
     def start_probability(self) -> Tensor:
         """(C,) probability of clips for the share of starts at frame 0."""
         weight = self.weights * self.start_fail.clamp(min=self.config.min_weight)
+        weight = weight * self._focus()
         return weight / weight.sum()
+
+    def _focus(self) -> Tensor:
+        """(C,) preference for clips within reach."""
+        clips = len(self.lengths)
+        return focus_weights(self.hazard, self.segment_clip, clips, self.config.focus)
 
     def sample(self, count: int, rng: torch.Generator) -> Starts:
         """Draw ``count`` starts."""

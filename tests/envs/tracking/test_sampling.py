@@ -8,6 +8,7 @@ from envs.tracking.sampling import (
     StartSampler,
     class_balanced,
     ema_update,
+    focus_weights,
     look_ahead,
     visited_segments,
 )
@@ -157,3 +158,18 @@ def test_very_short_clips_still_have_a_start():
 def test_wrong_settings_are_named(field, value):
     with pytest.raises(InputError, match=field):
         SamplingConfig(**{field: value})
+
+
+def test_focus_prefers_clips_within_reach_and_lets_go_of_mastered_ones():
+    hazard = torch.tensor([0.5, 0.5, 0.1, 0.1, 0.0, 0.0])
+    clip_of = torch.tensor([0, 0, 1, 1, 2, 2])
+    weight = focus_weights(hazard, clip_of, 3, 1.0)
+    chance = torch.tensor([0.25, 0.81, 1.0])
+    expected = (chance + 0.05) * (1.1 - chance)
+    assert torch.allclose(weight, expected / expected.mean(), atol=1e-4)
+    assert weight[1] > weight[0] > weight[2] > 0
+
+
+def test_no_focus_is_no_preference():
+    hazard = torch.tensor([0.9, 0.1])
+    assert torch.equal(focus_weights(hazard, torch.tensor([0, 1]), 2, 0.0), torch.ones(2))
