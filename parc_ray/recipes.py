@@ -135,7 +135,7 @@ def quick() -> ParcConfig:
         d0=D0Config(correction="mpc", max_clips=12, max_clip_s=2.0, keep_uncorrected=True),
         iterations=(boxes, stairs),
         generator=profile("small"),
-        synthesis=_small_synthesis(optimiser_steps=300, max_duration_s=4.0, min_frames=60),
+        synthesis=_small_synthesis(optimiser_steps=300, max_duration_s=3.0, min_frames=60),
         tracking=TRACKING_PRESETS["quick"](),
         tracker=PPO_PRESETS["quick"](),
         correction=CorrectionConfig(mpc_max_s=4.0, mpc_stronger_retry=False),

@@ -283,8 +283,11 @@ def base() -> TrackingConfig:
 
 
 def quick() -> TrackingConfig:
-    """`base` for the small runs of two cores: a smaller observation, no power cost."""
-    return TrackingConfig(reward=RewardConfig(action_rate=0.01))
+    """`base` for the small runs of two cores.
+
+    A smaller observation, no power cost, and clips within reach come first.
+    """
+    return TrackingConfig(reward=RewardConfig(action_rate=0.01), sampling=SamplingConfig(focus=2.0))
 
 
 PRESETS = {"paper": paper, "upstream": upstream, "base": base, "quick": quick}

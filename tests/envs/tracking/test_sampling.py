@@ -163,11 +163,11 @@ def test_wrong_settings_are_named(field, value):
 def test_focus_prefers_clips_within_reach_and_lets_go_of_mastered_ones():
     hazard = torch.tensor([0.5, 0.5, 0.1, 0.1, 0.0, 0.0])
     clip_of = torch.tensor([0, 0, 1, 1, 2, 2])
-    weight = focus_weights(hazard, clip_of, 3, 1.0)
+    weight = focus_weights(hazard, clip_of, 3, 2.0)
     chance = torch.tensor([0.25, 0.81, 1.0])
-    expected = (chance + 0.05) * (1.1 - chance)
+    expected = (chance + 0.05).square() * (1.1 - chance)
     assert torch.allclose(weight, expected / expected.mean(), atol=1e-4)
-    assert weight[1] > weight[0] > weight[2] > 0
+    assert weight[1] > weight[2] > weight[0] > 0
 
 
 def test_no_focus_is_no_preference():
