@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -151,17 +152,20 @@ def _stream(
     DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     rows = [{"id": item.id, "payload": json.dumps(item.payload)} for item in items]
-    dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _ItemRunner,  # pyright: ignore[reportArgumentType]
-        batch_size=1,
-        compute=ActorPoolStrategy(
-            size=min(pool.actors, len(rows)), max_tasks_in_flight_per_actor=1
-        ),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus or None,
-        ray_remote_args_fn=_retries,
-        fn_constructor_args=(directory, make_worker, ray.put(dict(arguments)), pool.threads),
-    )
+    with warnings.catch_warnings():
+        # Ray 2.60 has no other way to bound the retries of an item (see ``_retries``).
+        warnings.filterwarnings("ignore", message=".*ray_remote_args_fn.*")
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            _ItemRunner,  # pyright: ignore[reportArgumentType]
+            batch_size=1,
+            compute=ActorPoolStrategy(
+                size=min(pool.actors, len(rows)), max_tasks_in_flight_per_actor=1
+            ),
+            num_cpus=pool.cpus,
+            num_gpus=pool.gpus or None,
+            ray_remote_args_fn=_retries,
+            fn_constructor_args=(directory, make_worker, ray.put(dict(arguments)), pool.threads),
+        )
     for row in dataset.iter_rows():
         yield str(row["id"])
 
