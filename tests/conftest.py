@@ -23,6 +23,7 @@ import torch
 from parc_ray.character.character import Character, load_character
 
 ROOT = Path(__file__).resolve().parent.parent
+ASSETS = ROOT / "tests" / "assets"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,6 +52,25 @@ def shared_data() -> Path:
 def humanoid() -> Character:
     """PARC's humanoid."""
     return load_character("humanoid")
+
+
+@pytest.fixture(params=["humanoid", "waddler"])
+def character(request: pytest.FixtureRequest) -> Character:
+    """Every property must hold for both characters."""
+    name = request.param
+    return load_character(name if name == "humanoid" else ASSETS / f"{name}.xml")
+
+
+@pytest.fixture
+def person() -> Character:
+    """PARC's humanoid beside a parametrised ``character``."""
+    return load_character("humanoid")
+
+
+@pytest.fixture
+def waddler() -> Character:
+    """The small second character."""
+    return load_character(ASSETS / "waddler.xml")
 
 
 @pytest.fixture(scope="session")
