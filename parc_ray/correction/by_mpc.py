@@ -92,7 +92,8 @@ def correct_by_mpc(
     if best is None:
         longest = max(p.result.frames for p in pieces) / clip.fps
         outcome.reasons.append(
-            f"MPC tracked {longest:.2f} s at most, {config.min_segment_s:g} s are needed"
+            f"MPC tracked {longest:.2f} s at most; {config.min_segment_s:g} s are needed "
+            f"before the {config.mpc_backoff_s:g} s that are cut ahead of a failure"
         )
         return outcome
     _record(outcome, character, factory, clip, bank, ref, best, record, iteration)
