@@ -89,7 +89,7 @@ def test_a_good_recording_keeps_its_figures(humanoid):
     [
         (GateConfig(), (0.5, 0.0, 0.0), "mean body error"),
         (GateConfig(max_mean_body_error_m=9.0), (0.8, 0.0, 0.0), "largest root error"),
-        (GateConfig(max_mean_body_error_m=9.0), (0.0, 0.0, -0.3), "mean penetration"),
+        (GateConfig(max_mean_body_error_m=9.0), (0.0, 0.0, -0.3), "mean depth"),
         (
             GateConfig(max_mean_body_error_m=9.0, max_high_jerk_share=0.0),
             (0.5, 0.0, 0.0),
