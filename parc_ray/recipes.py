@@ -109,8 +109,8 @@ def smoke() -> ParcConfig:
 def quick() -> ParcConfig:
     """An honest small run on two CPU cores within 30 minutes; the tracker learns its clips.
 
-    MPC corrects the initial clips: that takes two minutes, a tracker would need them all, and
-    references that are physical already are learnt about twice as fast (docs/results/quick.md).
+    MPC corrects the initial clips: that takes two to three minutes, and tracking starts higher on
+    references that are physical already (docs/results/quick.md).
     Of the wall time the two trackers take 15 minutes, the generators 4; the rest is
     generation, correction and evaluation.
     """
