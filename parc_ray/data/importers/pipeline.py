@@ -167,6 +167,7 @@ def import_file(
         take=take_of(path.stem),
         class_name=folder or class_of(path.stem),
         hashes={"file": digest},
+        notes=raw.notes,
     )
     try:
         return finish_clip(raw, clip_id, provenance, character, options, infer=infer)
@@ -205,6 +206,7 @@ def finish_clip(
         loop=raw.loop,
         path_nodes=raw.path_nodes,
         provenance=provenance,
+        metrics={key: float(value) for key, value in raw.metrics.items()},
     )
     clip = replace(resample(skeleton, clip, options.fps), fps=float(options.fps))
     if options.unroll_s > 0.0 and clip.loop == "wrap":
@@ -248,9 +250,9 @@ def _ground(
     down = torch.tensor([0.0, 0.0, -estimate.floor])
     frames = replace(clip.frames, root_pos=clip.frames.root_pos + down)
     heights = ", ".join(f"{level - estimate.floor:.2f}" for level in estimate.levels)
-    provenance = replace(
-        clip.provenance, notes=f"terrain inferred, levels {heights} m, moved by {down[2]:.3f} m"
-    )
+    inferred = f"terrain inferred, levels {heights} m, moved by {down[2]:.3f} m"
+    notes = "; ".join(note for note in (clip.provenance.notes, inferred) if note)
+    provenance = replace(clip.provenance, notes=notes)
     terrain = estimate.terrain.translated(down)
     return replace(clip, frames=frames, terrain=terrain, provenance=provenance)
 

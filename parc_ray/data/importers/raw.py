@@ -8,7 +8,10 @@ J = B - 1 joints, D degrees of freedom; metres, radians, z up, quaternions xyzw.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +23,12 @@ from parc_ray.terrain.heightfield import Heightfield
 
 FPS_RANGE = (1.0, 1000.0)
 NORM_TOLERANCE = 0.01
+MAX_NUMBERS = 50_000_000
+"""Most numbers of one field; an hour at 120 frames per second has a third of it."""
+_TINY_NORM = 1e-6
+_SERIES_DIMS = 2
+
+_reading_to_repair: ContextVar[list[str] | None] = ContextVar("reading_to_repair", default=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +55,29 @@ class RawMotion:
     """Format, for the provenance."""
     licence: str = "unknown"
     """Licence of the data where the format implies one."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Figures of the conversion by name (``retarget_...`` in m), stored with the clip."""
+    notes: str = ""
+    """What the conversion did that is worth knowing, for the provenance."""
+
+
+@contextmanager
+def reading_to_repair() -> Iterator[list[str]]:
+    """Within it, files are read leniently, for ``parc_ray.data.repair`` to mend what they hold.
+
+    ``finite`` lets NaN pass in blocks of two or more dimensions, ``unit_quaternions`` normalises
+    any quaternion and makes NaN of those that have no direction. Everything else that is wrong
+    is refused as ever.
+
+    Yields:
+        A list to which a line is added for everything that was let pass or changed.
+    """
+    notes: list[str] = []
+    token = _reading_to_repair.set(notes)
+    try:
+        yield notes
+    finally:
+        _reading_to_repair.reset(token)
 
 
 def numeric(value: Any, where: str) -> np.ndarray:
@@ -61,8 +93,10 @@ def numeric(value: Any, where: str) -> np.ndarray:
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
     try:
+        if isinstance(value, list | tuple):
+            _count_numbers(value, {})
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{where}: not a block of numbers ({error}); "
             "rows of equal length are needed; export the file again"
@@ -70,8 +104,40 @@ def numeric(value: Any, where: str) -> np.ndarray:
     return array
 
 
+def _count_numbers(value: list | tuple, known: dict[int, int]) -> int:
+    """Numbers in nested lists; each list counts again wherever it stands.
+
+    Raises:
+        ValueError: more than a motion can have. A few lists that hold each other many times over
+            would otherwise fill the memory.
+    """
+    if id(value) in known:
+        return known[id(value)]
+    known[id(value)] = MAX_NUMBERS + 1  # for lists that hold themselves
+    count = 0
+    for item in value:
+        count += _count_numbers(item, known) if isinstance(item, list | tuple) else 1
+        if count > MAX_NUMBERS:
+            raise ValueError(f"more than {MAX_NUMBERS} numbers")
+    known[id(value)] = count
+    return count
+
+
+def brief(value: Any) -> str:
+    """A value from a file, for messages: short, whatever it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | float | complex):
+        return repr(value)
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**12 else "a huge number"
+    if isinstance(value, str | bytes):
+        return repr(value[:40])
+    return f"a {type(value).__name__}"
+
+
 def finite(value: Any, where: str, shape: tuple[int | None, ...], hint: str = "") -> Tensor:
-    """A float64 tensor of a given shape without NaN or infinity.
+    """A float64 tensor of a given shape without NaN or infinity (but see ``reading_to_repair``).
 
     Args:
         value: what the file has.
@@ -93,7 +159,9 @@ def finite(value: Any, where: str, shape: tuple[int | None, ...], hint: str = ""
             f"{' (' + hint + ')' if hint else ''}; convert the file for this character"
         )
     bad = ~np.isfinite(array)
-    if bad.any():
+    if bad.any() and array.ndim > 1 and _reading_to_repair.get() is not None:
+        array = np.where(bad, np.nan, array)
+    elif bad.any():
         if array.ndim == 0:
             raise InputError(
                 f"{where}: {float(array)}; a finite number is needed; correct the file"
@@ -119,6 +187,9 @@ def unit_quaternions(value: Tensor, where: str, tolerance: float = NORM_TOLERANC
     Raises:
         InputError: a norm deviates by more than ``tolerance``.
     """
+    notes = _reading_to_repair.get()
+    if notes is not None:
+        return _normalised(value, where, tolerance, notes)
     norm = value.norm(dim=-1)
     worst = float((norm - 1.0).abs().max()) if norm.numel() else 0.0
     if worst > tolerance:
@@ -131,6 +202,22 @@ def unit_quaternions(value: Tensor, where: str, tolerance: float = NORM_TOLERANC
     return torch.where(unit[..., 3:] < 0.0, -unit, unit)
 
 
+def _normalised(value: Tensor, where: str, tolerance: float, notes: list[str]) -> Tensor:
+    """Unit quaternions with w >= 0, NaN where one has no direction; says what was changed."""
+    norm = value.norm(dim=-1)
+    field_name = where.rsplit(": ", maxsplit=1)[-1]
+    off = int(((norm - 1.0).abs() > tolerance).sum())
+    if off:
+        notes.append(f"{off} quaternions of {field_name} normalised")
+    if value.ndim >= _SERIES_DIMS:
+        flips = int(((value[1:] * value[:-1]).sum(-1) < 0.0).sum())
+        if flips:
+            notes.append(f"{flips} sign flips of {field_name} undone")
+    norm = torch.where(norm > _TINY_NORM, norm, torch.nan)
+    unit = value / norm[..., None]
+    return torch.where(unit[..., 3:] < 0.0, -unit, unit)
+
+
 def frame_rate(value: Any, where: str) -> float:
     """Frames per second as a float.
 
@@ -139,11 +226,11 @@ def frame_rate(value: Any, where: str) -> float:
     """
     try:
         fps = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         fps = math.nan
     if not FPS_RANGE[0] <= fps <= FPS_RANGE[1]:
         raise InputError(
-            f"{where}: {value!r} is no frame rate; {FPS_RANGE[0]:g} to {FPS_RANGE[1]:g} frames per "
+            f"{where}: {brief(value)} is no frame rate; {FPS_RANGE[0]:g} to {FPS_RANGE[1]:g} frames per "
             "second are allowed; correct the file"
         )
     return fps
@@ -156,7 +243,9 @@ def field_of(data: Any, key: str, where: str) -> Any:
         InputError: not a mapping, or the key is missing.
     """
     if not isinstance(data, dict) or key not in data:
-        has = ", ".join(map(str, list(data)[:8])) if isinstance(data, dict) else type(data).__name__
+        has = (
+            ", ".join(map(brief, list(data)[:8])) if isinstance(data, dict) else type(data).__name__
+        )
         raise InputError(
             f"{where}: field {key!r} is missing (it has: {has}); a complete file is needed; "
             "export it again"
