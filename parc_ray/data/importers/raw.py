@@ -230,8 +230,8 @@ def frame_rate(value: Any, where: str) -> float:
         fps = math.nan
     if not FPS_RANGE[0] <= fps <= FPS_RANGE[1]:
         raise InputError(
-            f"{where}: {brief(value)} is no frame rate; {FPS_RANGE[0]:g} to {FPS_RANGE[1]:g} frames per "
-            "second are allowed; correct the file"
+            f"{where}: {brief(value)} is no frame rate; {FPS_RANGE[0]:g} to {FPS_RANGE[1]:g} "
+            "frames per second are allowed; correct the file"
         )
     return fps
 
