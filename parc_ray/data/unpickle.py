@@ -3,12 +3,14 @@
 PARC and MimicKit publish motions as pickles. ``safe_load`` reads them with an allow-list: plain
 containers and numbers, numpy arrays and scalars (under numpy 1 and numpy 2 module names) and torch
 tensors, whose inner archives go through ``torch.load(weights_only=True)``. Everything else in a
-file is refused before it is looked up (docs/design/data.md, Safe reading).
+file is refused before it is looked up (docs/design/data.md, Safe reading). Two formats need more
+and ask for it: arrays of objects, and instances of classes, which become inert ``Record`` objects.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import pickletools
 import sys
@@ -21,6 +23,9 @@ import torch
 from torch._utils import _rebuild_tensor_v2
 
 from parc_ray.errors import InputError
+
+_MAX_EXPANDED = 2**20
+"""Elements that a tensor may have beyond its storage (steps of zero repeat elements)."""
 
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 
@@ -53,6 +58,34 @@ class Opaque:
         """Ignore the stored attributes."""
 
 
+class Record:
+    """Stands for an instance of a class that was asked for: keeps what was stored, does nothing."""
+
+    __slots__ = ("args", "fields")
+
+    def __new__(cls, *args: Any) -> Record:
+        """Keep what the file hands to the constructor."""
+        self = super().__new__(cls)
+        self.args = args
+        self.fields = {}
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep the stored attributes, those of ``__slots__`` too."""
+        parts = state if isinstance(state, tuple) else (state,)
+        for part in parts:
+            if isinstance(part, dict):
+                self.fields.update({str(k): v for k, v in part.items() if isinstance(k, str)})
+
+
+def _bytearray(*args: Any) -> bytearray:
+    if len(args) == 2 and isinstance(args[0], str):
+        return bytearray(_encode_latin1(*args))
+    if not args or (len(args) == 1 and isinstance(args[0], (bytes, bytearray))):
+        return bytearray(*args)
+    raise pickle.UnpicklingError("bytearray of something else than bytes")  # a number reserves it
+
+
 def _encode_latin1(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"encoding {encoding!r} is not used by array files")
@@ -78,11 +111,30 @@ class _Dtype:
             self.value = self.value.newbyteorder(state[1])
 
 
+class _Objects:
+    """The element type of arrays of objects."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Nothing of it matters."""
+
+
 class _Array(np.ndarray):
-    """An array that takes its content only as raw bytes of a plain element type."""
+    """An array that takes its content only as raw bytes of a plain element type.
+
+    Arrays of objects take theirs only as a list, and only where these were asked for: ``_Objects``
+    cannot be made otherwise.
+    """
 
     def __setstate__(self, state: tuple[Any, ...], /) -> None:
         _, shape, dtype, fortran, raw = state
+        if isinstance(dtype, _Objects):
+            if not isinstance(raw, list) or math.prod(shape) != len(raw):
+                raise pickle.UnpicklingError("array of objects without one object per element")
+            content: Any = (1, shape, np.dtype(object), bool(fortran), raw)
+            super().__setstate__(content)
+            return
         plain: Any = (1, shape, _plain_dtype(dtype), bool(fortran), bytes(raw))
         super().__setstate__(plain)
 
@@ -94,6 +146,10 @@ def _plain_dtype(dtype: Any) -> np.dtype:
     if not isinstance(dtype, _Dtype):
         raise pickle.UnpicklingError("array without a plain element type")
     return dtype.value
+
+
+def _dtype_or_objects(name: str, *_: Any) -> _Dtype | _Objects:
+    return _Objects() if str(name) in ("O", "O8", "O4", "|O") else _Dtype(name)
 
 
 def _reconstruct(kind: Any, *_: Any) -> np.ndarray:
@@ -124,10 +180,24 @@ def _rebuild_tensor(
     hooks: Any = None,
     *_: Any,
 ) -> torch.Tensor:
+    count = math.prod(int(n) for n in size)
+    if count > max(_MAX_EXPANDED, storage.nbytes() // storage.element_size()):
+        raise pickle.UnpicklingError(f"tensor of {count} elements exceeds what is stored of it")
     return _rebuild_tensor_v2(
         storage, offset, tuple(size), tuple(stride), bool(grad), OrderedDict()
     )
 
+
+def _device(*words: Any) -> str:
+    return ":".join(str(word) for word in words if isinstance(word, str | int))
+
+
+def _size(sizes: Any = ()) -> tuple[Any, ...]:
+    return tuple(sizes)
+
+
+_TORCH_TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8", "bool")
+"""Element types, as objects keep them beside their tensors; read as their names."""
 
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _NDARRAY,
@@ -136,6 +206,9 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("torch._utils", "_rebuild_tensor_v2"): _Call(_rebuild_tensor),
     ("torch.storage", "_load_from_bytes"): _Call(_tensor_storage),
+    ("torch", "device"): _Call(_device),
+    ("torch", "Size"): _Call(_size),
+    **{("torch", name): name for name in _TORCH_TYPES},
 }
 for _package in ("numpy.core", "numpy._core"):
     _ALLOWED[f"{_package}.multiarray", "_reconstruct"] = _Call(_reconstruct)
@@ -143,8 +216,12 @@ for _package in ("numpy.core", "numpy._core"):
     _ALLOWED[f"{_package}.numeric", "_frombuffer"] = _Call(_from_buffer)
 
 for _module in ("builtins", "__builtin__"):
-    for _type in (set, frozenset, bytearray, complex):
+    for _type in (set, frozenset, complex):
         _ALLOWED[_module, _type.__name__] = _type
+    _ALLOWED[_module, "bytearray"] = _Call(_bytearray)
+
+RecordFilter = Callable[[str, str], bool]
+"""Says of a class, by module and name, whether its instances are read as ``Record``."""
 
 _SIZED = frozenset(("PUT", "BINPUT", "LONG_BINPUT", "FRAME"))
 _NEVER_OPAQUE = frozenset(sys.stdlib_module_names) | {"__builtin__", "numpy", "torch", "parc_ray"}
@@ -161,17 +238,26 @@ def _check_sizes(data: bytes) -> None:
 
 
 class _SafeUnpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, name: str, opaque: bool) -> None:
+    def __init__(
+        self, data: bytes, name: str, opaque: bool, objects: bool, records: RecordFilter | None
+    ) -> None:
         super().__init__(io.BytesIO(data))
         self._name = name
         self._opaque = opaque
+        self._objects = objects
+        self._records = records
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
+        if self._objects and (module_name, global_name) == ("numpy", "dtype"):
+            return _Call(_dtype_or_objects)
         allowed = _ALLOWED.get((module_name, global_name))
         if allowed is not None:
             return allowed
-        if self._opaque and module_name.split(".")[0] not in _NEVER_OPAQUE:
-            return Opaque
+        if module_name.split(".")[0] not in _NEVER_OPAQUE:
+            if self._records is not None and self._records(module_name, global_name):
+                return Record
+            if self._opaque:
+                return Opaque
         raise InputError(
             f"{self._name}: the pickle asks for {module_name}.{global_name}, which could run code; "
             "allowed are plain containers, numpy arrays and torch tensors; do not use this file, "
@@ -203,7 +289,14 @@ def check_not_pointer(head: bytes, name: str) -> None:
         )
 
 
-def safe_load(data: bytes, name: str, *, opaque: bool = False) -> Any:
+def safe_load(
+    data: bytes,
+    name: str,
+    *,
+    opaque: bool = False,
+    objects: bool = False,
+    records: RecordFilter | None = None,
+) -> Any:
     """Read one pickle without looking up anything beyond the allow-list.
 
     Args:
@@ -212,6 +305,9 @@ def safe_load(data: bytes, name: str, *, opaque: bool = False) -> Any:
         opaque: read instances of classes unknown here (but never of the standard library, numpy,
             torch or this project) as inert ``Opaque`` objects instead of refusing the file. For
             optional side data only.
+        objects: read numpy arrays of objects (their elements as everything else).
+        records: of which classes unknown here instances are read as ``Record``; the same classes
+            as with ``opaque`` are never read.
 
     Returns:
         Plain containers, numpy arrays and torch tensors.
@@ -222,7 +318,7 @@ def safe_load(data: bytes, name: str, *, opaque: bool = False) -> Any:
     check_not_pointer(data[:128], name)
     try:
         _check_sizes(data)
-        return _SafeUnpickler(data, name, opaque).load()
+        return _SafeUnpickler(data, name, opaque, objects, records).load()
     except InputError:
         raise
     except Exception as error:  # a damaged pickle may fail in any way at all
