@@ -16,7 +16,14 @@ from types import ModuleType
 import torch
 
 from parc_ray.character.character import Character
-from parc_ray.data.importers import dataset, deepmimic, mimickit, parc_ms
+from parc_ray.data.importers import (
+    dataset,
+    deepmimic,
+    mimickit,
+    parc_legacy,
+    parc_ms,
+    poselib,
+)
 from parc_ray.data.importers.naming import class_of, take_of
 from parc_ray.data.importers.raw import RawMotion
 from parc_ray.data.unpickle import LFS_MAGIC, check_not_pointer, safe_load
@@ -30,7 +37,7 @@ from parc_ray.terrain.heightfield import Heightfield
 
 logger = logging.getLogger(__name__)
 
-IMPORTERS: tuple[ModuleType, ...] = (parc_ms, mimickit, deepmimic)
+IMPORTERS: tuple[ModuleType, ...] = (parc_ms, parc_legacy, mimickit, deepmimic, poselib)
 """Known formats; each module has NAME, DESCRIPTION, sniff(head, path) and load(path, character)."""
 
 TRAINING_MIN_FRAMES = 16
@@ -43,7 +50,7 @@ MAX_EXTENT_M = 1000.0
 
 _HEAD_BYTES = 4096
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
-_TEXT_SUFFIXES = (".txt", ".json")
+_OTHER_SUFFIXES = (".txt", ".json", ".npy", ".npz", ".csv", ".bvh")
 
 
 class TooShortError(InputError):
@@ -265,7 +272,7 @@ def _motion_files(directory: Path) -> list[Path]:
         hidden = any(part.startswith(".") for part in inside.split("/"))
         if not file.is_file() or hidden or "ignore" in inside:
             continue
-        if file.suffix in _PICKLE_SUFFIXES or (file.suffix in _TEXT_SUFFIXES and _is_known(file)):
+        if file.suffix in _PICKLE_SUFFIXES or (file.suffix in _OTHER_SUFFIXES and _is_known(file)):
             found.append(file)
         else:
             logger.debug("passed over: %s", file)
@@ -273,7 +280,7 @@ def _motion_files(directory: Path) -> list[Path]:
 
 
 def _is_known(file: Path) -> bool:
-    """Whether a text file is a motion, or stands for one that was never downloaded."""
+    """Whether a file is a motion, or stands for one that was never downloaded."""
     head = _head(file)
     return head.startswith(LFS_MAGIC) or any(i.sniff(head, file) for i in IMPORTERS)
 
