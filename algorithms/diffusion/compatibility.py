@@ -10,7 +10,7 @@ from parc_ray.character.character import Character
 from parc_ray.errors import InputError
 
 _BUDGET_KEYS = frozenset(
-    {"steps", "max_seconds", "report_every", "log_every", "torch_threads", "compile"}
+    {"steps", "max_seconds", "max_cpu_s", "report_every", "log_every", "torch_threads", "compile"}
 )
 
 

@@ -232,6 +232,9 @@ class TrainConfig:
     max_seconds: float | None = None
     """Stop after this wall time, s, if the steps are not done by then; the learning-rate schedule
     then follows whichever budget is further spent. None: no limit. PARC: none."""
+    max_cpu_s: float | None = None
+    """The same for the CPU time of the process, s; fair where other programs share the cores.
+    None: no limit. PARC: none."""
     batch_size: int = 64
     """Windows per step over all workers. PARC: 64."""
     learning_rate: float = 1e-5
@@ -277,6 +280,9 @@ class TrainConfig:
         _require(starts >= 0, "train.start_windows", starts, "0 or more")
         for name in ("batch_size", "stat_windows", "report_every", "log_every"):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
+        for name in ("max_seconds", "max_cpu_s"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"train.{name}", value, "more than 0 s, or none")
         for name in ("learning_rate", "clip_norm"):
             _require(getattr(self, name) > 0, f"train.{name}", getattr(self, name), "more than 0")
         _require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "0 to below 1")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from algorithms.diffusion.batch import (
     estimate_stats,
     sample_features,
 )
+from algorithms.diffusion.budget import Clock
 from algorithms.diffusion.checkpoint import GeneratorFile, write_atomically
 from algorithms.diffusion.compatibility import check_same_run, check_warm_start
 from algorithms.diffusion.config import DiffusionConfig, TrainConfig
@@ -107,7 +107,7 @@ class Trainer:
         self.config, self.character, self.rank, self.world = config, character, rank, world
         self.device = device or torch.device("cpu")
         self.share = cfg.batch_size // world
-        self.step, self.elapsed_s, self._since = 0, 0.0, time.monotonic()
+        self.step, self.clock = 0, Clock()
         self.rng = torch.Generator().manual_seed(_mix(cfg.seed, 0, rank))
         if warm_start is not None:
             check_warm_start(warm_start, character, config)
@@ -179,21 +179,18 @@ class Trainer:
 
     def _spent(self) -> float:
         cfg = self.config.train
-        spent = self.step / max(1, cfg.steps)
-        if cfg.max_seconds:
-            spent = max(spent, self.seconds() / cfg.max_seconds)
-        return spent
+        return max(self.step / max(1, cfg.steps), self.clock.spent(cfg))
 
     def seconds(self) -> float:
         """Wall time spent in training so far, earlier runs of the same training included."""
-        return self.elapsed_s + time.monotonic() - self._since
+        return self.clock.seconds()
 
     def finished(self) -> bool:
         """Whether the budget of steps or seconds is used up (agreed upon by all workers)."""
         cfg = self.config.train
         done = self.step >= cfg.steps
-        if not done and cfg.max_seconds is not None:
-            over = torch.tensor(float(self.seconds() >= cfg.max_seconds), device=self.device)
+        if not done and (cfg.max_seconds is not None or cfg.max_cpu_s is not None):
+            over = torch.tensor(float(self.clock.spent(cfg) >= 1.0), device=self.device)
             if self.world > 1:
                 dist.all_reduce(over, op=dist.ReduceOp.MAX)
             done = bool(over)
@@ -205,7 +202,8 @@ class Trainer:
             "config": self.config.to_dict(),
             "digest": self.character.digest,
             "step": self.step,
-            "elapsed_s": self.seconds(),
+            "elapsed_s": self.clock.seconds(),
+            "cpu_s": self.clock.cpu_s(),
             "mean": self.stats.mean,
             "std": self.stats.std,
             "model": self.denoiser.state_dict(),
@@ -227,8 +225,8 @@ class Trainer:
             InputError: if the checkpoint was made with another configuration or character.
         """
         check_same_run(state, self.config, self.character)
-        self.step, self.elapsed_s = int(state["step"]), float(state["elapsed_s"])
-        self._since = time.monotonic()
+        self.step = int(state["step"])
+        self.clock = Clock(float(state["elapsed_s"]), float(state.get("cpu_s", 0.0)))
         self.stats = FeatureStats(mean=state["mean"], std=state["std"])
         self.objective.stats = self.stats.to(self.device)
         self.batches.stats = self.stats
