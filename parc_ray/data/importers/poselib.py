@@ -22,6 +22,7 @@ from parc_ray.character.character import Character
 from parc_ray.character.kinematics import joint_rot_to_dof
 from parc_ray.character.skeleton import Skeleton
 from parc_ray.data.importers.raw import RawMotion, field_of, finite, frame_rate, unit_quaternions
+from parc_ray.data.npz import read_header
 from parc_ray.data.unpickle import check_not_pointer, safe_load
 from parc_ray.errors import InputError
 
@@ -78,17 +79,7 @@ def _content(data: bytes, name: str) -> Any:
     """The dict inside the file, through the restricted reader and never through numpy's own."""
     check_not_pointer(data[:128], name)
     stream = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    except Exception as error:  # the header is a Python literal; a damaged one may fail in any way
-        raise InputError(
-            f"{name}: damaged header of a numpy file ({type(error).__name__}: {error}); a complete "
-            "file is needed; fetch the file again"
-        ) from error
+    shape, _, dtype = read_header(stream, name)
     if dtype != np.dtype(object) or shape != ():
         raise InputError(
             f"{name}: numpy array of {dtype} with shape {shape}; one object with rotation, "
