@@ -23,6 +23,7 @@ from parc_ray.data.importers import (
     parc_legacy,
     parc_ms,
     poselib,
+    table,
 )
 from parc_ray.data.importers.naming import class_of, take_of
 from parc_ray.data.importers.raw import RawMotion
@@ -37,7 +38,7 @@ from parc_ray.terrain.heightfield import Heightfield
 
 logger = logging.getLogger(__name__)
 
-IMPORTERS: tuple[ModuleType, ...] = (parc_ms, parc_legacy, mimickit, deepmimic, poselib)
+IMPORTERS: tuple[ModuleType, ...] = (parc_ms, parc_legacy, mimickit, deepmimic, poselib, table)
 """Known formats; each module has NAME, DESCRIPTION, sniff(head, path) and load(path, character)."""
 
 TRAINING_MIN_FRAMES = 16
