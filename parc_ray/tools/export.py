@@ -1,0 +1,130 @@
+"""``parc export``: clips of a data set as files that other programs read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from parc_ray.character.character import load_character
+from parc_ray.data.exporters import EXPORTERS, file_name
+from parc_ray.data.manifest import FILE_NAME, Manifest, Part, open_dataset
+from parc_ray.data.storage import Storage
+from parc_ray.data.store import iter_parts, write_part
+from parc_ray.errors import InputError
+from parc_ray.motion.clip import MotionClip, validate_clip
+from parc_ray.tools.base import OneLineParser, name_of, require_target
+
+PARQUET = "parquet"
+
+
+def run(argv: list[str]) -> None:
+    """``parc export DATASET --format parc|parquet|csv|npz --out DIR [--clip ID ...]``.
+
+    Clips are read and written part by part, so that memory does not grow with the data set.
+
+    Raises:
+        InputError: no data set, another character's, an unknown clip, or a target that is not
+            empty or cannot be written.
+    """
+    options = arguments().parse_args(argv)
+    character = load_character(options.character)
+    root, manifest = open_dataset(options.dataset)
+    manifest.check_character(character.digest, options.dataset)
+    wanted = list(dict.fromkeys(options.clip or []))
+    count, seconds = 0, 0.0
+    found: set[str] = set()
+    parts: list[Part] = []
+    with _whole_directory(options.out) as target:
+        for clips in iter_parts(root, manifest):
+            chosen = [clip for clip in clips if not wanted or clip.clip_id in wanted]
+            for clip in chosen:
+                validate_clip(clip, character)
+            _require_new(chosen, found)
+            if options.format != PARQUET:
+                exporter = EXPORTERS[options.format]
+                for clip in chosen:
+                    data = exporter.encode(clip, character)
+                    target.write_bytes_atomic(file_name(clip, exporter.suffix), data)
+            elif chosen:
+                parts.append(write_part(target, f"part-{len(parts):05d}.parquet", chosen))
+            count += len(chosen)
+            seconds += sum(clip.duration_s for clip in chosen)
+        _require_all(wanted, found, manifest, options.dataset)
+        if options.format == PARQUET:
+            name = name_of(options.out, options.name)
+            made = Manifest(
+                name=name,
+                iteration=manifest.iteration,
+                parts=tuple(parts),
+                parents=(*manifest.parents, manifest.name),
+                character_digest=character.digest,
+            )
+            made.save(target, FILE_NAME)
+    print(f"{options.out}: {count} clips, {seconds:.1f} s, as {options.format}")
+    if options.format != PARQUET:
+        print(f"not in these files: {EXPORTERS[options.format].left_out}")
+
+
+def arguments() -> OneLineParser:
+    """The command's options."""
+    parser = OneLineParser(
+        prog="parc export",
+        description="Write the clips of a data set as files: parc (the published tools' pickle), "
+        "csv, npz, or parquet (a data set of its own).",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("dataset", metavar="DATASET", help="directory of a data set, or its manifest")
+    add("--out", metavar="DIR", required=True, help="new or empty directory")
+    add("--format", choices=[*EXPORTERS, PARQUET], required=True, help="of the files")
+    add("--clip", metavar="ID", nargs="+", help="only these clips (default: all)")
+    add("--name", help="name of the data set, for parquet (default: that of the directory)")
+    add("--character", default="humanoid", help="humanoid, or an .xml with its .yaml beside it")
+    return parser
+
+
+@contextmanager
+def _whole_directory(out: str) -> Iterator[Storage]:
+    """A directory to write to that appears at ``out`` when all is written, or not at all.
+
+    Object stores have no renaming; there every file is whole, and the last comes last.
+    """
+    final = require_target(out)
+    if not final.is_local:
+        yield final
+        return
+    path = final.local_path()
+    half = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        half.mkdir(parents=True)
+        yield Storage.from_uri(half)
+        os.replace(half, path)
+    except OSError as error:
+        raise InputError(
+            f"--out: {path} cannot be written ({error.strerror or error}); a writable place with "
+            "room is needed; choose another directory"
+        ) from error
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def _require_new(clips: Sequence[MotionClip], found: set[str]) -> None:
+    for clip in clips:
+        if clip.clip_id in found:
+            raise InputError(
+                f"clip {clip.clip_id!r} appears twice in the data set; ids must differ; "
+                "restore the data set"
+            )
+        found.add(clip.clip_id)
+
+
+def _require_all(wanted: Sequence[str], found: set[str], manifest: Manifest, where: str) -> None:
+    missing = [clip_id for clip_id in wanted if clip_id not in found]
+    if missing:
+        raise InputError(
+            f"--clip: {', '.join(missing[:4])} not in {where} ({manifest.rows} clips); ids as "
+            "'parc import' prints them are needed; correct the id"
+        )
