@@ -7,14 +7,18 @@ to absolute heights and so flattens the surroundings of clips that happen high u
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from parc_ray.errors import InputError
 from parc_ray.terrain.heightfield import Heightfield, HeightfieldBatch
+from parc_ray.terrain.local_cells import LocalCells
 from parc_ray.terrain.local_grid import GridSpec, world_grid_xy
+
+_CHUNK = 64
+"""Maps at a time: they stay in a core's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,25 +73,12 @@ def augment_local_heights(
         (N, GX, GY) within the bounds and then within plus and minus ``max_height_m``.
     """
     cfg = config or AugmentConfig()
-    n = heights.shape[0]
-    top = cfg.max_height_m
-
-    def bounded(value: Tensor) -> Tensor:
-        return torch.minimum(torch.maximum(value, lower), upper)
-
-    level = _uniform(rng, (n, 1, 1), -top, top, heights)
-    fill = _uniform(rng, (n, 1, 1), 0.0, 1.0, heights) < cfg.fill_probability
-    result = torch.where(fill, level, heights)
-    # Every sample has its own order of the pools: 0 square, 1 along x, 2 along y.
-    order = _uniform(rng, (n, 3), 0.0, 1.0, heights).argsort(dim=1)
-    used = _uniform(rng, (n, 3), 0.0, 1.0, heights) < cfg.pool_probability
-    width = _integers(rng, (n, 3), cfg.max_pool_cells, heights) * used
-    for turn in range(3):
-        pool, w = order[:, turn], width[:, turn]
-        result = _shifted_max(result, w * (pool != 2), 1, cfg.max_pool_cells)
-        result = bounded(_shifted_max(result, w * (pool != 1), 2, cfg.max_pool_cells))
-    result = _random_boxes(rng, result, cfg)
-    return bounded(result).clamp(-top, top)
+    draws = _Changes.draw(rng, heights, cfg)
+    result = torch.empty_like(heights)
+    for start in range(0, heights.shape[0], _CHUNK):
+        part = slice(start, start + _CHUNK)
+        result[part] = _apply(draws[part], heights[part], lower[part], upper[part], cfg)
+    return result
 
 
 def ood_heights(
@@ -96,6 +87,7 @@ def ood_heights(
     spec: GridSpec,
     config: AugmentConfig | None = None,
     clear_cells: int = 2,
+    chosen: Tensor | None = None,
 ) -> Tensor:
     """Maps that the motion has never seen: level ground at the root with random boxes around.
 
@@ -105,19 +97,23 @@ def ood_heights(
         spec: the local grid, which says where the root is.
         config: sizes and heights of the boxes.
         clear_cells: cells around the root, to every side, that boxes spare. PARC: 2 (5 x 5).
+        chosen: (N,) bool, the maps to replace (all by default); draws are made for every map.
 
     Returns:
         (N, GX, GY); PARC trains on such maps with probability 0.1 (PARC 5.3).
     """
     cfg = config or AugmentConfig()
+    boxes = _Boxes.draw(rng, heights, cfg)
+    rows = torch.arange(len(heights)) if chosen is None else chosen.nonzero().squeeze(1)
     i, j = spec.root_cell
-    ground = heights[:, i, j, None, None].expand_as(heights)
-    built = _random_boxes(rng, ground, cfg)
+    ground = heights[rows, i, j, None, None].expand(-1, *heights.shape[1:])
+    built = boxes[rows].build(ground)
     clear = torch.zeros(heights.shape[1:], dtype=torch.bool, device=heights.device)
-    rows = slice(max(i - clear_cells, 0), i + clear_cells + 1)
-    cols = slice(max(j - clear_cells, 0), j + clear_cells + 1)
-    clear[rows, cols] = True
-    return torch.where(clear, ground, built).clamp(-cfg.max_height_m, cfg.max_height_m)
+    near_x = slice(max(i - clear_cells, 0), i + clear_cells + 1)
+    near_y = slice(max(j - clear_cells, 0), j + clear_cells + 1)
+    clear[near_x, near_y] = True
+    foreign = torch.where(clear, ground, built).clamp(-cfg.max_height_m, cfg.max_height_m)
+    return heights.index_copy(0, rows, foreign)
 
 
 def touched_cells(terrain: HeightfieldBatch, points: Tensor) -> Tensor:
@@ -206,6 +202,26 @@ def local_bounds(
     return lower, upper
 
 
+def cell_bounds(
+    cells: LocalCells, heights: Tensor, passed: Tensor, free_m: float = 6.0
+) -> tuple[Tensor, Tensor]:
+    """The same as ``local_bounds`` for cells that are looked up already.
+
+    Args:
+        cells: the cells under N local grids.
+        heights: (N, GX, GY) m relative to the root, of these cells.
+        passed: (N, X, Y) bool, the cells that the window's frames touch.
+        free_m: other cells may reach this far above and below the root. PARC: 6 m (absolute).
+
+    Returns:
+        lower, upper: (N, GX, GY) metres relative to the root.
+    """
+    held, terrain = cells.of_window(passed), cells.terrain
+    high = heights if terrain.upper is None else cells.heights(terrain.upper)
+    low = heights if terrain.lower is None else cells.heights(terrain.lower)
+    return torch.where(held, low, -free_m), torch.where(held, high, free_m)
+
+
 def _uniform(
     rng: torch.Generator, shape: tuple[int, ...], low: float, high: float, like: Tensor
 ) -> Tensor:
@@ -219,34 +235,130 @@ def _integers(rng: torch.Generator, shape: tuple[int, ...], most: int, like: Ten
 
 
 def _shifted_max(heights: Tensor, width: Tensor, dim: int, most: int) -> Tensor:
-    """Running maximum along ``dim`` with half widths (N,) of 0 to ``most`` cells per sample."""
-    result = heights
+    """Running maximum along ``dim`` with half widths (N,) of 0 to ``most`` cells per sample.
+
+    Samples are sorted by width, so that every shift works on the front part that needs it.
+    """
+    rows = width.argsort(descending=True)
     size = heights.shape[dim]
-    for shift in range(1, min(most, size - 1) + 1):
-        active = (width >= shift)[:, None, None]
-        void = heights.new_full((), -torch.inf).expand_as(heights.narrow(dim, 0, shift))
-        after = torch.cat([heights.narrow(dim, shift, size - shift), void], dim)
-        before = torch.cat([void, heights.narrow(dim, 0, size - shift)], dim)
-        lifted = torch.maximum(after, before)
-        result = torch.where(active, torch.maximum(result, lifted), result)
+    counts = (width[:, None] >= torch.arange(most + 1, device=width.device)).sum(0).tolist()
+    result = heights
+    if most >= 1 and counts[1]:
+        rows = rows[: counts[1]]
+        source = heights.index_select(0, rows)
+        best = source.clone()
+        for shift in range(1, min(most, size - 1) + 1):
+            front, kept = source[: counts[shift]], size - shift
+            for to, of in ((0, shift), (shift, 0)):
+                target = best[: counts[shift]].narrow(dim, to, kept)
+                torch.maximum(target, front.narrow(dim, of, kept), out=target)
+        result = heights.index_copy(0, rows, best)
     return result
 
 
-def _random_boxes(rng: torch.Generator, heights: Tensor, cfg: AugmentConfig) -> Tensor:
-    """Put 0 to ``max_boxes`` turned boxes on each map (N, GX, GY), later ones on top."""
-    n, gx, gy = heights.shape
-    count = _integers(rng, (n,), cfg.max_boxes, heights)
-    i = torch.arange(gx, device=heights.device)[:, None].expand(gx, gy)
-    j = torch.arange(gy, device=heights.device)[None, :].expand(gx, gy)
-    for box in range(cfg.max_boxes):
-        place = _uniform(rng, (2, n, 1, 1), 0.0, 1.0, heights)
-        side = _uniform(rng, (2, n, 1, 1), *cfg.box_side_cells, heights)
-        angle = _uniform(rng, (n, 1, 1), 0.0, 2 * torch.pi, heights)
-        level = _uniform(rng, (n, 1, 1), -cfg.max_height_m, cfg.max_height_m, heights)
-        x, y = i - place[0] * (gx - 1), j - place[1] * (gy - 1)
-        along = angle.cos() * x + angle.sin() * y
-        across = angle.cos() * y - angle.sin() * x
-        inside = (along.abs() < side[0] / 2) & (across.abs() < side[1] / 2)
-        inside = inside & (box < count)[:, None, None]
-        heights = torch.where(inside, level, heights)
-    return heights
+@dataclass(frozen=True)
+class _Boxes:
+    """0 to ``max_boxes`` turned boxes for each of N maps: K = ``max_boxes`` draws."""
+
+    count: Tensor
+    """(N,) boxes in use."""
+    place: Tensor
+    """(N, K, 2) centres, 0 to 1 across the map."""
+    side: Tensor
+    """(N, K, 2) cells."""
+    angle: Tensor
+    """(N, K) rad."""
+    level: Tensor
+    """(N, K) m."""
+
+    @classmethod
+    def draw(cls, rng: torch.Generator, heights: Tensor, cfg: AugmentConfig) -> _Boxes:
+        """Draw for maps (N, GX, GY)."""
+        n = heights.shape[0]
+        count = _integers(rng, (n,), cfg.max_boxes, heights)
+        place, side = [heights.new_zeros(2, n, 0)], [heights.new_zeros(2, n, 0)]
+        angle, level = [heights.new_zeros(n, 0)], [heights.new_zeros(n, 0)]
+        for _ in range(cfg.max_boxes):
+            place.append(_uniform(rng, (2, n, 1), 0.0, 1.0, heights))
+            side.append(_uniform(rng, (2, n, 1), *cfg.box_side_cells, heights))
+            angle.append(_uniform(rng, (n, 1), 0.0, 2 * torch.pi, heights))
+            level.append(_uniform(rng, (n, 1), -cfg.max_height_m, cfg.max_height_m, heights))
+        return cls(
+            count=count,
+            place=torch.cat(place, -1).permute(1, 2, 0),
+            side=torch.cat(side, -1).permute(1, 2, 0),
+            angle=torch.cat(angle, -1),
+            level=torch.cat(level, -1),
+        )
+
+    def __getitem__(self, rows: slice | Tensor) -> _Boxes:
+        """The boxes of some of the maps."""
+        return _Boxes(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def build(self, heights: Tensor) -> Tensor:
+        """Maps (N, GX, GY) with the boxes on them, later ones on top."""
+        gx, gy = heights.shape[1:]
+        i = torch.arange(gx, device=heights.device)[:, None] - self.place[..., 0, None, None] * (
+            gx - 1
+        )
+        j = torch.arange(gy, device=heights.device) - self.place[..., 1, None, None] * (gy - 1)
+        cos, sin = self.angle.cos()[..., None, None], self.angle.sin()[..., None, None]
+        # Turned coordinates are sums of a term per row and a term per column.
+        rows, cols = (cos * i, sin * i), (sin * j, cos * j)
+        half = self.side / 2
+        half = half * (torch.arange(half.shape[1]) < self.count[:, None])[..., None]
+        result = heights.clone()
+        for box in range(self.angle.shape[1]):
+            along = rows[0][:, box] + cols[0][:, box]
+            across = cols[1][:, box] - rows[1][:, box]
+            inside = along.abs_() < half[:, box, 0, None, None]
+            inside &= across.abs_() < half[:, box, 1, None, None]
+            torch.where(inside, self.level[:, box, None, None], result, out=result)
+        return result
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """All that is drawn for ``augment_local_heights`` of N maps."""
+
+    fill: Tensor
+    """(N, 1, 1) bool: the map becomes one level."""
+    level: Tensor
+    """(N, 1, 1) m, that level."""
+    order: Tensor
+    """(N, 3): which pool comes first, second, third; 0 square, 1 along x, 2 along y."""
+    width: Tensor
+    """(N, 3) half width of each pool, cells; 0 for pools not in use."""
+    boxes: _Boxes
+    """The boxes."""
+
+    @classmethod
+    def draw(cls, rng: torch.Generator, heights: Tensor, cfg: AugmentConfig) -> _Changes:
+        """Draw for maps (N, GX, GY)."""
+        n, top = heights.shape[0], cfg.max_height_m
+        level = _uniform(rng, (n, 1, 1), -top, top, heights)
+        fill = _uniform(rng, (n, 1, 1), 0.0, 1.0, heights) < cfg.fill_probability
+        # Every sample has its own order of the pools.
+        order = _uniform(rng, (n, 3), 0.0, 1.0, heights).argsort(dim=1)
+        used = _uniform(rng, (n, 3), 0.0, 1.0, heights) < cfg.pool_probability
+        width = _integers(rng, (n, 3), cfg.max_pool_cells, heights) * used
+        return cls(fill, level, order, width, _Boxes.draw(rng, heights, cfg))
+
+    def __getitem__(self, rows: slice) -> _Changes:
+        """What is drawn for some of the maps."""
+        return _Changes(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+
+def _apply(
+    draws: _Changes, heights: Tensor, lower: Tensor, upper: Tensor, cfg: AugmentConfig
+) -> Tensor:
+    """Fill, pool and build on maps (N, GX, GY); see ``augment_local_heights``."""
+    result = torch.where(draws.fill, draws.level, heights)
+    for turn in range(3):
+        pool, w = draws.order[:, turn], draws.width[:, turn]
+        result = _shifted_max(result, w * (pool != 2), 1, cfg.max_pool_cells)
+        result = _shifted_max(result, w * (pool != 1), 2, cfg.max_pool_cells)
+        result = torch.minimum(torch.maximum(result, lower), upper)
+    result = draws.boxes.build(result)
+    torch.minimum(torch.maximum(result, lower, out=result), upper, out=result)
+    return result.clamp_(-cfg.max_height_m, cfg.max_height_m)
