@@ -12,6 +12,7 @@ from parc_ray.errors import InputError
 _BUDGET_KEYS = frozenset(
     {"steps", "max_seconds", "max_cpu_s", "report_every", "log_every", "torch_threads", "compile"}
 )
+_EQUAL = ("num_frames", "num_past", "fps", "rotations", "diffusion_steps", "grid", "terrain")
 
 
 def check_warm_start(file: GeneratorFile, character: Character, config: DiffusionConfig) -> None:
@@ -22,7 +23,15 @@ def check_warm_start(file: GeneratorFile, character: Character, config: Diffusio
             f"({file.character['digest'][:12]}), this is {character.name!r} "
             f"({character.digest[:12]}); use a generator of the same character."
         )
-    for name in ("num_frames", "num_past", "fps", "diffusion_steps", "grid", "terrain"):
+    for name in (
+        "num_frames",
+        "num_past",
+        "fps",
+        "rotations",
+        "diffusion_steps",
+        "grid",
+        "terrain",
+    ):
         _demand_equal(name, getattr(file.config, name), getattr(config, name))
     for name in (
         "width",

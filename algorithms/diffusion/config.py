@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from parc_ray.errors import InputError
+from parc_ray.motion.rotation_features import RotationForm
 from parc_ray.terrain.local_grid import GridSpec
 
 
@@ -112,6 +113,10 @@ class ConditioningConfig:
     by mistake)."""
     augment_terrain: bool = True
     """Vary the terrain that the motion does not touch. PARC: true."""
+    min_confidence: float = 0.1
+    """Cells of inferred terrain that are less sure than this count as not seen: augmentation may
+    lower them where the motion passes over them, and the penetration loss leaves them out where
+    it has not rewritten them. 0: all count. PARC: 0 (its terrains are given)."""
     ood_chance: float = 0.1
     """Probability of a random terrain and target with only the penetration and target losses.
     Paper: 0.1; published code now: 0."""
@@ -134,6 +139,8 @@ class ConditioningConfig:
             if f.name.endswith("_chance"):
                 value = getattr(self, f.name)
                 _require(0.0 <= value <= 1.0, f"conditioning.{f.name}", value, "0 to 1")
+        sure = self.min_confidence
+        _require(0.0 <= sure <= 1.0, "conditioning.min_confidence", sure, "0 to 1")
         for name in ("target_noise", "drift_height", "drift_turn", "drift_tilt", "drift_joint"):
             value = getattr(self, name)
             _require(value >= 0, f"conditioning.{name}", value, "0 or more")
@@ -301,6 +308,8 @@ class DiffusionConfig:
     PARC: 2."""
     fps: float = 30.0
     """Frames per second. PARC: 30."""
+    rotations: RotationForm = "exp"
+    """Form of rotations in the features: ``exp`` maps, or ``6d``, which never jumps. PARC: exp."""
     diffusion_steps: int = 21
     """Noise levels T. Published code now: 21; paper-era code: 1001."""
     grid: GridSpec = field(default_factory=GridSpec)
@@ -324,6 +333,7 @@ class DiffusionConfig:
         _require(1 <= past < self.num_frames, "num_past", past, f"1 to {self.num_frames - 1}")
         _require(self.fps > 0, "fps", self.fps, "more than 0")
         _require(self.diffusion_steps >= 2, "diffusion_steps", self.diffusion_steps, "2 or more")
+        _require(self.rotations in ("exp", "6d"), "rotations", self.rotations, "'exp' or '6d'")
         stride, last = self.sampling.stride, self.diffusion_steps - 1
         _require(last % stride == 0, "sampling.stride", stride, f"a divisor of {last}")
         self._check_near()

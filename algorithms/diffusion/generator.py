@@ -71,7 +71,7 @@ class DiffusionGenerator:
         self.file, self.character = file, character
         self.num_frames, self.num_past, self.fps = config.num_frames, config.num_past, config.fps
         self.device = torch.device(device)
-        self.layout = FeatureLayout(character.skeleton)
+        self.layout = FeatureLayout(character.skeleton, config.rotations)
         self.denoiser = Denoiser(config, self.layout.size, config.grid.shape)
         self.denoiser.load_state_dict(file.ema)
         self.denoiser.to(self.device).eval()
@@ -188,7 +188,9 @@ class DiffusionGenerator:
 
     def _past_features(self, past: MotionFrames, frame: CanonicalFrame) -> Tensor:
         """Normalised features (N, P, F) of the past frames."""
-        x = pack(self.character.skeleton, to_canonical(past, frame)).to(self.device)
+        x = pack(self.character.skeleton, to_canonical(past, frame), self.config.rotations).to(
+            self.device
+        )
         p = self.num_past
         return (x - self.stats.mean[:p]) / self.stats.std[:p]
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from algorithms.diffusion.config import LossConfig
-from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
-from parc_ray.character.rotations import quat_conj, quat_from_exp, quat_mul, quat_to_exp
+from parc_ray.character.kinematics import forward_kinematics
+from parc_ray.character.rotations import quat_conj, quat_mul, quat_to_exp
 from parc_ray.character.skeleton import Skeleton
 from parc_ray.character.surface import SurfacePoints, place_points
 from parc_ray.motion.features import FeatureLayout
+from parc_ray.motion.rotation_features import RotationForm, decode_joint_rot, decode_root
 from parc_ray.terrain.distance import penetration_depth
 from parc_ray.terrain.heightfield import HeightfieldBatch
 
@@ -65,12 +66,12 @@ class WindowPose:
     body_rot: Tensor
 
 
-def decode_pose(skeleton: Skeleton, features: Tensor) -> WindowPose:
+def decode_pose(skeleton: Skeleton, features: Tensor, form: RotationForm = "exp") -> WindowPose:
     """Take features (N, T, F) apart and place the bodies; differentiable, also at zero angles."""
-    layout = FeatureLayout(skeleton)
+    layout = FeatureLayout(skeleton, form)
     root_pos = features[..., layout.root_pos]
-    root_rot = quat_from_exp(features[..., layout.root_rot])
-    joint_rot = dof_to_joint_rot(skeleton, features[..., layout.dof])
+    root_rot = decode_root(features[..., layout.root_rot], form)
+    joint_rot = decode_joint_rot(skeleton, features[..., layout.dof], form)
     body_pos, body_rot = forward_kinematics(skeleton, root_pos, root_rot, joint_rot)
     return WindowPose(
         root_pos=root_pos,

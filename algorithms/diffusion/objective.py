@@ -56,9 +56,9 @@ class Objective:
         if not cfg.score_clean_past:
             predicted = insert_past(predicted, past, clean)
         skeleton = self.character.skeleton
-        pose = decode_pose(skeleton, self.stats.denormalise(predicted))
+        pose = decode_pose(skeleton, self.stats.denormalise(predicted), config.rotations)
         with torch.no_grad():
-            truth = decode_pose(skeleton, batch.features)
+            truth = decode_pose(skeleton, batch.features, config.rotations)
         terms = pose_terms(pose, truth, cfg, 1.0 / config.fps)
         if cfg.penetration:
             terms["penetration"] = penetration_term(pose, self.points, batch.terrain, cfg)

@@ -93,9 +93,9 @@ def collect_starts(source: WindowSource, character: Character, config: Diffusion
         )
     kept = frames[good]
     canonical = to_canonical(kept, canonical_frame(kept, r))
-    features = pack(character.skeleton, canonical)
+    features = pack(character.skeleton, canonical, form=config.rotations)
     if config.conditioning.mirror_chance > 0:
-        twins = pack(character.skeleton, mirror_frames(character, canonical))
+        twins = pack(character.skeleton, mirror_frames(character, canonical), form=config.rotations)
         flip = torch.arange(len(good)) % 2 == 1
         features = torch.where(flip[:, None, None], twins, features)
     return Starts(features, kept.root_pos[:, r, 2] - ground[good])

@@ -112,7 +112,7 @@ class Trainer:
         if warm_start is not None:
             check_warm_start(warm_start, character, config)
         self.stats = warm_start.stats if warm_start else self._first_stats(source)
-        size = FeatureLayout(character.skeleton).size
+        size = FeatureLayout(character.skeleton, config.rotations).size
         self.denoiser = Denoiser(config, size, config.grid.shape)
         if warm_start is not None:
             self.denoiser.load_state_dict(warm_start.model)

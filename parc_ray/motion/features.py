@@ -3,14 +3,15 @@
 A window is seen from the root of a reference frame: its position becomes the origin and its
 heading the x axis. A frame's vector is root position 3, root rotation as exponential map 3,
 positions of the other bodies 3 (B - 1) in the same canonical frame, joint dofs D, contacts B.
-Everything is differentiable. Order as in the published code.
+Everything is differentiable. Order as in the published code. Rotations may have another form
+(``rotation_features``); then theirs are the only sizes that change.
 
 Shapes: (..., T, n), T frames, F features, B bodies, D degrees of freedom, W windows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,6 +20,15 @@ from parc_ray.character import rotations as rot
 from parc_ray.character.kinematics import dof_to_joint_rot, fk_from_dof, joint_rot_to_dof
 from parc_ray.character.skeleton import Skeleton
 from parc_ray.motion.frames import MotionFrames
+from parc_ray.motion.rotation_features import (
+    RotationForm,
+    decode_dof,
+    decode_root,
+    encode_joints,
+    encode_root,
+    joints_size,
+    root_size,
+)
 
 REFERENCE_FRAME = 1
 STD_FLOOR = 1e-5
@@ -30,11 +40,13 @@ class FeatureLayout:
 
     Attributes:
         root_pos: slice of the root position, 3.
-        root_rot: slice of the root rotation's exponential map, 3.
+        root_rot: slice of the root rotation, 3 (exponential map) or 6.
         joint_pos: slice of the positions of bodies 1..B-1, 3 (B - 1), xyz per body.
-        dof: slice of the joint dofs, D.
+        dof: slice of the joints, D (dofs) or 6 per spherical joint and 1 per hinge.
         contacts: slice of the contact labels, B.
         size: number of features F.
+        skeleton: whose features they are.
+        form: of rotations.
     """
 
     root_pos: slice
@@ -43,14 +55,18 @@ class FeatureLayout:
     dof: slice
     contacts: slice
     size: int
+    skeleton: Skeleton = field(repr=False, compare=False)
+    form: RotationForm
 
-    def __init__(self, skeleton: Skeleton) -> None:
-        """Lay out the features of ``skeleton``."""
+    def __init__(self, skeleton: Skeleton, form: RotationForm = "exp") -> None:
+        """Lay out the features of ``skeleton`` with rotations of a form."""
+        object.__setattr__(self, "skeleton", skeleton)
+        object.__setattr__(self, "form", form)
         parts = {
             "root_pos": 3,
-            "root_rot": 3,
+            "root_rot": root_size(form),
             "joint_pos": 3 * skeleton.num_joints,
-            "dof": skeleton.num_dofs,
+            "dof": joints_size(skeleton, form),
             "contacts": skeleton.num_bodies,
         }
         start = 0
@@ -118,18 +134,32 @@ def from_canonical(frames: MotionFrames, frame: CanonicalFrame) -> MotionFrames:
     )
 
 
-def pack(skeleton: Skeleton, frames: MotionFrames) -> Tensor:
+def pack(
+    skeleton: Skeleton,
+    frames: MotionFrames,
+    form: RotationForm = "exp",
+    *,
+    body_pos: Tensor | None = None,
+) -> Tensor:
     """Feature vectors (..., T, F) of frames, body positions by forward kinematics.
 
     The frames are taken as they are: call :func:`to_canonical` first for a canonical window.
+
+    Args:
+        skeleton: the kinematic tree.
+        frames: the frames.
+        form: of rotations.
+        body_pos: (..., T, B, 3) m, where the kinematics of these frames are known already.
+        form: of rotations.
     """
-    body_pos, _ = fk_from_dof(skeleton, frames.root_pos, frames.root_rot, frames.dof)
+    if body_pos is None:
+        body_pos, _ = fk_from_dof(skeleton, frames.root_pos, frames.root_rot, frames.dof)
     return torch.cat(
         (
             frames.root_pos,
-            rot.quat_to_exp(frames.root_rot),
+            encode_root(frames.root_rot, form),
             body_pos[..., 1:, :].flatten(-2),
-            frames.dof,
+            encode_joints(skeleton, frames.dof, form),
             frames.contacts,
         ),
         dim=-1,
@@ -144,8 +174,8 @@ def unpack(layout: FeatureLayout, x: Tensor) -> tuple[MotionFrames, Tensor]:
     """
     frames = MotionFrames(
         root_pos=x[..., layout.root_pos],
-        root_rot=rot.quat_positive(rot.quat_from_exp(x[..., layout.root_rot])),
-        dof=x[..., layout.dof],
+        root_rot=rot.quat_positive(decode_root(x[..., layout.root_rot], layout.form)),
+        dof=decode_dof(layout.skeleton, x[..., layout.dof], layout.form),
         contacts=x[..., layout.contacts],
     )
     return frames, x[..., layout.joint_pos].unflatten(-1, (-1, 3))
@@ -154,14 +184,14 @@ def unpack(layout: FeatureLayout, x: Tensor) -> tuple[MotionFrames, Tensor]:
 def project(skeleton: Skeleton, layout: FeatureLayout, x: Tensor) -> Tensor:
     """The consistent feature vector (..., T, F) nearest in meaning to ``x``.
 
-    Rotations are wrapped into [0, pi] (hinges into (-pi, pi]), body positions replaced by forward
-    kinematics, contacts clamped to [0, 1], as the published code does after each denoising
-    step.
+    Rotations are wrapped into [0, pi] (hinges into (-pi, pi]) or orthonormalised, body positions
+    replaced by forward kinematics, contacts clamped to [0, 1], as the published code does after
+    each denoising step.
     """
     frames, _ = unpack(layout, x)
     frames.dof = joint_rot_to_dof(skeleton, dof_to_joint_rot(skeleton, frames.dof))
     frames.contacts = frames.contacts.clamp(0.0, 1.0)
-    return pack(skeleton, frames)
+    return pack(skeleton, frames, form=layout.form)
 
 
 @dataclass

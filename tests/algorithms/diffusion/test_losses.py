@@ -17,6 +17,7 @@ from algorithms.diffusion.losses import (
 )
 from parc_ray.character.surface import SurfacePoints
 from parc_ray.motion.features import FeatureLayout, pack
+from parc_ray.motion.rotation_features import RotationForm
 from parc_ray.terrain.local_grid import GridSpec
 from tests.algorithms.diffusion.fakes import walking
 
@@ -158,3 +159,27 @@ def test_foreign_terrain_is_scored_by_geometry_only():
     assert float(shares["root_pos"]) == pytest.approx(1.0 * 2.0 / 2)
     assert float(shares["penetration"]) == pytest.approx(15.0 * 0.4 / 2)
     assert float(total) == pytest.approx(1.0 + 3.0)
+
+
+def test_terms_do_not_depend_on_the_form_of_rotations(humanoid):
+    """The same two windows as exponential maps and as six numbers cost the same."""
+    skeleton = humanoid.skeleton
+    forms: tuple[RotationForm, RotationForm] = ("exp", "6d")
+    first, second = (
+        [
+            decode_pose(
+                skeleton, pack(skeleton, walking(humanoid, 15, speed, 0.2), form=form), form
+            )
+            for speed in (0.5, 1.5)
+        ]
+        for form in forms
+    )
+    poses = [[_batched(p) for p in pair] for pair in (first, second)]
+    terms = [pose_terms(pair[0], pair[1], LossConfig(), DT) for pair in poses]
+    for name, value in terms[0].items():
+        torch.testing.assert_close(terms[1][name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def _batched(pose):
+    values = {f.name: getattr(pose, f.name)[None] for f in dataclasses.fields(pose)}
+    return dataclasses.replace(pose, **values)
