@@ -150,7 +150,6 @@ def pack(
         frames: the frames.
         form: of rotations.
         body_pos: (..., T, B, 3) m, where the kinematics of these frames are known already.
-        form: of rotations.
     """
     if body_pos is None:
         body_pos, _ = fk_from_dof(skeleton, frames.root_pos, frames.root_rot, frames.dof)
