@@ -18,7 +18,7 @@ from algorithms.diffusion.drift import add_drift, drifts
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.rotations import rotate_xy, wrap_angle
-from parc_ray.character.surface import place_points, surface_points
+from parc_ray.character.surface import surface_points
 from parc_ray.motion.features import (
     CanonicalFrame,
     FeatureLayout,
@@ -29,16 +29,17 @@ from parc_ray.motion.features import (
     to_canonical,
 )
 from parc_ray.motion.frames import MotionFrames
-from parc_ray.motion.mirror import mirror_frames
+from parc_ray.motion.mirror import mirror_frames, mirror_points
 from parc_ray.terrain.augment import (
     AugmentConfig,
     augment_local_heights,
-    local_bounds,
+    cell_bounds,
     ood_heights,
-    touched_cells,
 )
+from parc_ray.terrain.footprint import passed_cells
 from parc_ray.terrain.heightfield import HeightfieldBatch
-from parc_ray.terrain.local_grid import GridSpec, local_grid_xy, sample_local_heights
+from parc_ray.terrain.local_cells import LocalCells, local_cells
+from parc_ray.terrain.local_grid import GridSpec, local_grid_xy
 
 _STATS_SEED = 20_250_502
 _STATS_CHUNK = 2_048
@@ -79,6 +80,19 @@ class WindowSource(Protocol):
     def sample_windows(self, rng: torch.Generator, n: int, num_frames: int) -> WindowsLike:
         """Draw ``n`` windows of ``num_frames`` frames by the clips' weights."""
         ...
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Bodies of windows in their canonical frames.
+
+    Attributes:
+        pos: (N, T, B, 3) m.
+        rot: (N, T, B, 4) xyzw.
+    """
+
+    pos: Tensor
+    rot: Tensor
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,14 @@ def local_terrain(heights: Tensor, grid: GridSpec, max_height: float) -> Heightf
     )
 
 
+def unseen_cells(cells: LocalCells, min_confidence: float) -> Tensor | None:
+    """(N, GX, GY) bool, cells less sure than ``min_confidence``; None where all is known."""
+    confidence = cells.terrain.confidence
+    if confidence is None or min_confidence <= 0.0:
+        return None
+    return cells.of_terrain(confidence) < min_confidence
+
+
 class BatchMaker:
     """Draws training batches from a source; all randomness comes from the generator passed in."""
 
@@ -154,21 +176,33 @@ class BatchMaker:
             frames = add_drift(rng, frames, cond, config.reference)
         frame = canonical_frame(frames, config.reference)
         frames = to_canonical(frames, frame)
-        terrain = self.source.terrains.index_select(windows.terrain_ids)
-        heights = sample_local_heights(config.grid, terrain, frame.origin, frame.heading)
+        pose = Placed(
+            *fk_from_dof(self.character.skeleton, frames.root_pos, frames.root_rot, frames.dof)
+        )
+        cells = local_cells(
+            config.grid, self.source.terrains, windows.terrain_ids, frame.origin, frame.heading
+        )
+        heights = cells.heights(cells.terrain.heights)
+        unseen = unseen_cells(cells, cond.min_confidence)
+        before = heights
         if cond.augment_terrain:
-            heights = self._augmented(rng, heights, frames, frame, terrain)
+            heights = self._augmented(rng, heights, pose, frame, cells, unseen)
+        guess = None if unseen is None else unseen & (heights == before)
+        body_pos = pose.pos
         target = self._target(rng, windows, frame)
         if cond.mirror_chance > 0:
             flip = torch.rand(n, generator=rng) < cond.mirror_chance
+            body_pos = _mirrored_points(self.character, flip, body_pos)
             frames, heights, target = _mirrored(self.character, flip, frames, heights, target)
+            guess = (
+                None if guess is None else torch.where(flip[:, None, None], guess.flip(-1), guess)
+            )
         ood = torch.rand(n, generator=rng) < cond.ood_chance
         if cond.ood_chance > 0:
-            foreign = ood_heights(rng, heights, config.grid, self.augment)
-            heights = torch.where(ood[:, None, None], foreign, heights)
+            heights = ood_heights(rng, heights, config.grid, self.augment, chosen=ood)
             turn = torch.rand(n, generator=rng) * (2 * torch.pi)
             target = rotate_xy(target, torch.where(ood, turn, 0.0))
-        features = pack(self.character.skeleton, frames)
+        features = pack(self.character.skeleton, frames, config.rotations, body_pos=body_pos)
         clean, past, ground, goal = draw_visibility(rng, cond, n)
         return TrainingBatch(
             x0=self.stats.normalise(features),
@@ -177,32 +211,37 @@ class BatchMaker:
             t=torch.randint(0, config.diffusion_steps, (n,), generator=rng),
             cond=Conditions(heights, target, clean, past, ground, goal),
             ood=ood,
-            terrain=local_terrain(heights, config.grid, config.terrain.max_height),
+            terrain=self._solid(heights, guess, ood),
         )
+
+    def _solid(self, heights: Tensor, guess: Tensor | None, ood: Tensor) -> HeightfieldBatch:
+        """The ground that penetration is scored against: guessed cells (N, GX, GY) are left out."""
+        grid, most = self.config.grid, self.config.terrain.max_height
+        if guess is not None:
+            heights = heights.masked_fill(guess & ~ood[:, None, None], -most)
+        return local_terrain(heights, grid, most)
 
     def _augmented(
         self,
         rng: torch.Generator,
         heights: Tensor,
-        frames: MotionFrames,
+        pose: Placed,
         frame: CanonicalFrame,
-        terrain: HeightfieldBatch,
+        cells: LocalCells,
+        unseen: Tensor | None = None,
     ) -> Tensor:
         """Vary the local maps, except where the window's surface points touch the ground plan."""
-        points = surface_points(self.character, "full")
-        skeleton = self.character.skeleton
-        placed = place_points(
-            points, *fk_from_dof(skeleton, frames.root_pos, frames.root_rot, frames.dof)
-        )
-        world = frame.point_to_world(placed.flatten(1, 2))
-        lower, upper = local_bounds(
-            self.config.grid,
-            terrain,
-            touched_cells(terrain, world),
+        passed = passed_cells(
+            surface_points(self.character, "full"),
+            pose.pos,
+            pose.rot,
+            cells.terrain,
+            cells.ids,
             frame.origin,
             frame.heading,
-            2 * self.config.terrain.max_height,
         )
+        free = 2 * self.config.terrain.max_height
+        lower, upper = cell_bounds(cells, heights, passed, free, unseen)
         return augment_local_heights(rng, heights, lower, upper, self.augment)
 
     def _target(self, rng: torch.Generator, windows: WindowsLike, frame: CanonicalFrame) -> Tensor:
@@ -217,17 +256,25 @@ def _mirrored(
     character: Character, flip: Tensor, frames: MotionFrames, heights: Tensor, target: Tensor
 ) -> tuple[MotionFrames, Tensor, Tensor]:
     """Mirror the samples of ``flip`` (N,) about the xz plane of their canonical frames."""
-    other = mirror_frames(character, frames)
-    pick = flip[:, None, None]
+    rows = flip.nonzero().squeeze(1)
+    other = mirror_frames(character, frames[rows])
     frames = MotionFrames(
-        root_pos=torch.where(pick, other.root_pos, frames.root_pos),
-        root_rot=torch.where(pick, other.root_rot, frames.root_rot),
-        dof=torch.where(pick, other.dof, frames.dof),
-        contacts=torch.where(pick, other.contacts, frames.contacts),
+        root_pos=frames.root_pos.index_copy(0, rows, other.root_pos),
+        root_rot=frames.root_rot.index_copy(0, rows, other.root_rot),
+        dof=frames.dof.index_copy(0, rows, other.dof),
+        contacts=frames.contacts.index_copy(0, rows, other.contacts),
     )
-    heights = torch.where(pick, heights.flip(-1), heights)
+    heights = heights.index_copy(0, rows, heights[rows].flip(-1))
     target = torch.where(flip[:, None], target * target.new_tensor([1.0, -1.0]), target)
     return frames, heights, target
+
+
+def _mirrored_points(character: Character, flip: Tensor, body_pos: Tensor) -> Tensor:
+    """Body positions (N, T, B, 3) of the mirrored motion in the samples of ``flip`` (N,)."""
+    rows = flip.nonzero().squeeze(1)
+    swap = torch.tensor(character.mirror_bodies)
+    other = mirror_points(body_pos[rows]).index_select(-2, swap)
+    return body_pos.index_copy(0, rows, other)
 
 
 def estimate_stats(
@@ -235,7 +282,7 @@ def estimate_stats(
 ) -> FeatureStats:
     """Mean and standard deviation per frame index and feature, over ``sample_features``."""
     features = sample_features(source, character, config)
-    return compute_stats(FeatureLayout(character.skeleton), features)
+    return compute_stats(FeatureLayout(character.skeleton, config.rotations), features)
 
 
 def sample_features(source: WindowSource, character: Character, config: DiffusionConfig) -> Tensor:
@@ -252,7 +299,9 @@ def sample_features(source: WindowSource, character: Character, config: Diffusio
         count = min(_STATS_CHUNK, total - start)
         frames = source.sample_windows(rng, count, config.num_frames).frames
         frames = to_canonical(frames, canonical_frame(frames, config.reference))
-        parts.append(pack(character.skeleton, frames))
+        parts.append(pack(character.skeleton, frames, form=config.rotations))
         if mirror:
-            parts.append(pack(character.skeleton, mirror_frames(character, frames)))
+            parts.append(
+                pack(character.skeleton, mirror_frames(character, frames), form=config.rotations)
+            )
     return torch.cat(parts)

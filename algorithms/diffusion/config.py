@@ -111,6 +111,13 @@ class ConditioningConfig:
     turn_angle: float = 0.5
     """From this absolute heading change on, "turn in place", rad. PARC: 0.5 (of the signed angle,
     by mistake)."""
+    target_distance: bool = False
+    """Tell the distance to the target as well as the direction. PARC: false."""
+    second_target: bool = False
+    """Tell a second point, later on the way (0.5 s in training, the roll-out's
+    ``second_lookahead_m`` when sampling). PARC: false."""
+    target_speed: bool = False
+    """Tell the mean speed to the target; ``sampling.speed`` when sampling. PARC: false."""
     augment_terrain: bool = True
     """Vary the terrain that the motion does not touch. PARC: true."""
     min_confidence: float = 0.1
@@ -215,6 +222,9 @@ class SamplingConfig:
     blend_fade: int = 0
     """New frames over which s rises from 0 to its value, so that the seam to the past frames
     follows them. PARC: 0 (the same s in all frames)."""
+    speed: float = 2.0
+    """Speed asked for where the network is told one (``conditioning.target_speed``), m/s. PARC:
+    none."""
     start: Literal["noise", "data"] = "noise"
     """First windows: drawn from noise, or continued from past frames of the data, which the
     training must have kept (``train.start_windows``). PARC: noise."""
@@ -225,6 +235,7 @@ class SamplingConfig:
         for name in ("blend", "blend_end"):
             value = getattr(self, name)
             _require(value is None or 0 <= value <= 1, f"sampling.{name}", value, "0 to 1")
+        _require(self.speed >= 0, "sampling.speed", self.speed, "0 m/s or more")
         _require(self.blend_fade >= 0, "sampling.blend_fade", self.blend_fade, "0 or more frames")
         known = self.start in ("noise", "data")
         _require(known, "sampling.start", self.start, "'noise' or 'data'")

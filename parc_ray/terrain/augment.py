@@ -203,7 +203,11 @@ def local_bounds(
 
 
 def cell_bounds(
-    cells: LocalCells, heights: Tensor, passed: Tensor, free_m: float = 6.0
+    cells: LocalCells,
+    heights: Tensor,
+    passed: Tensor,
+    free_m: float = 6.0,
+    unseen: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same as ``local_bounds`` for cells that are looked up already.
 
@@ -212,6 +216,8 @@ def cell_bounds(
         heights: (N, GX, GY) m relative to the root, of these cells.
         passed: (N, X, Y) bool, the cells that the window's frames touch.
         free_m: other cells may reach this far above and below the root. PARC: 6 m (absolute).
+        unseen: (N, GX, GY) bool, cells whose height is a guess: touched ones may sink, but not
+            rise into the motion.
 
     Returns:
         lower, upper: (N, GX, GY) metres relative to the root.
@@ -219,7 +225,8 @@ def cell_bounds(
     held, terrain = cells.of_window(passed), cells.terrain
     high = heights if terrain.upper is None else cells.heights(terrain.upper)
     low = heights if terrain.lower is None else cells.heights(terrain.lower)
-    return torch.where(held, low, -free_m), torch.where(held, high, free_m)
+    fixed = held if unseen is None else held & ~unseen
+    return torch.where(fixed, low, -free_m), torch.where(held, high, free_m)
 
 
 def _uniform(

@@ -255,6 +255,8 @@ class HeightfieldBatch:
     """(N, X, Y) world metres: augmentation bounds, where all terrains have them."""
     lower: Tensor | None = None
     """(N, X, Y) world metres: augmentation bounds, where all terrains have them."""
+    confidence: Tensor | None = None
+    """(N, X, Y) in [0, 1], where any terrain has it; 1 in measured ones."""
 
     @classmethod
     def stack(cls, terrains: Sequence[Heightfield]) -> HeightfieldBatch:
@@ -278,6 +280,12 @@ class HeightfieldBatch:
 
         upper = [pad(t.upper) for t in terrains if t.upper is not None]
         lower = [pad(t.lower) for t in terrains if t.lower is not None]
+        known = None
+        if any(t.confidence is not None for t in terrains):
+            sure = (
+                torch.ones_like(t.heights) if (c := t.confidence) is None else c for t in terrains
+            )
+            known = torch.stack([pad(layer) for layer in sure])
         return cls(
             heights=torch.stack([pad(t.heights) for t in terrains]),
             origin=torch.stack([t.origin for t in terrains]),
@@ -285,6 +293,7 @@ class HeightfieldBatch:
             cell_size=cell,
             upper=torch.stack(upper) if len(upper) == len(terrains) else None,
             lower=torch.stack(lower) if len(lower) == len(terrains) else None,
+            confidence=known,
         )
 
     def __len__(self) -> int:
@@ -330,6 +339,7 @@ class HeightfieldBatch:
             cell_size=self.cell_size,
             upper=None if self.upper is None else self.upper[i, :x, :y].clone(),
             lower=None if self.lower is None else self.lower[i, :x, :y].clone(),
+            confidence=None if self.confidence is None else self.confidence[i, :x, :y].clone(),
         )
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> HeightfieldBatch:
@@ -340,4 +350,5 @@ class HeightfieldBatch:
             size=function(self.size),
             upper=None if self.upper is None else function(self.upper),
             lower=None if self.lower is None else function(self.lower),
+            confidence=None if self.confidence is None else function(self.confidence),
         )

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from algorithms.diffusion.batch import BatchMaker, _mirrored, estimate_stats
+from algorithms.diffusion.batch import BatchMaker, Placed, _mirrored, estimate_stats
 from algorithms.diffusion.conditions import draw_visibility, target_direction
 from algorithms.diffusion.config import ConditioningConfig
 from parc_ray.character.kinematics import fk_from_dof
@@ -15,6 +15,7 @@ from parc_ray.character.surface import place_points, surface_points
 from parc_ray.motion.features import canonical_frame, to_canonical
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.terrain.heightfield import HeightfieldBatch
+from parc_ray.terrain.local_cells import local_cells
 from parc_ray.terrain.local_grid import sample_local_heights
 from tests.algorithms.diffusion.fakes import FakeBank, make_bank
 
@@ -101,13 +102,17 @@ def test_augmentation_spares_touched_ground(humanoid, bank, config):
     frames = to_canonical(windows.frames, frame)
     terrain = bank.terrains.index_select(windows.terrain_ids)
     heights = sample_local_heights(config.grid, terrain, frame.origin, frame.heading)
+    cells = local_cells(
+        config.grid, bank.terrains, windows.terrain_ids, frame.origin, frame.heading
+    )
+    assert torch.equal(cells.heights(bank.terrains.heights), heights)
     maker = BatchMaker(bank, humanoid, config, stats)
-    varied = maker._augmented(rng, heights, frames, frame, terrain)
-    changed = (varied - heights.clamp(-3, 3)).abs() > 1e-6
-    assert float(changed.float().mean()) > 0.05
     body_pos, body_rot = fk_from_dof(
         humanoid.skeleton, frames.root_pos, frames.root_rot, frames.dof
     )
+    varied = maker._augmented(rng, heights, Placed(body_pos, body_rot), frame, cells)
+    changed = (varied - heights.clamp(-3, 3)).abs() > 1e-6
+    assert float(changed.float().mean()) > 0.05
     points = place_points(surface_points(humanoid), body_pos, body_rot).flatten(1, 2)
     cell = (points[..., :2] / config.grid.spacing).round().long()
     i = cell[..., 0] + config.grid.x_cells_back
