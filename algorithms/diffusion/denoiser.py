@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from algorithms.diffusion.anchor import PastAnchor
 from algorithms.diffusion.conditions import Conditions
 from algorithms.diffusion.config import DenoiserConfig, DiffusionConfig
+from algorithms.diffusion.dropout import Dropout, dropout
+from algorithms.diffusion.targets import target_size
 from algorithms.diffusion.terrain_encoder import TerrainEncoder
 
 
@@ -56,6 +58,32 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, outputs))
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, p: float) -> Tensor:
+    """Attention, by whichever way is fastest.
+
+    PyTorch's fused CPU kernel has no dropout (what it falls back to takes thrice as long as the
+    products written out), and its bfloat16 gradient takes four times as long as theirs.
+
+    Args:
+        q: (N, H, Q, C) queries.
+        k: (N, H, S, C) keys.
+        v: (N, H, S, C) values.
+        visible: (N, 1, 1, S) bool, at least one True each; None for all.
+        p: dropout of attention weights, probability.
+
+    Returns:
+        (N, H, Q, C).
+    """
+    slow = q.requires_grad and (p > 0.0 or q.dtype == torch.bfloat16)
+    if not slow or q.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
+    scores = torch.matmul(q * (q.shape[-1] ** -0.5), k.transpose(-1, -2))
+    if visible is not None:
+        hidden = torch.zeros_like(visible, dtype=scores.dtype).masked_fill_(~visible, -math.inf)
+        scores = scores + hidden
+    return torch.matmul(dropout(scores.softmax(dim=-1), p, training=True), v)
+
+
 class EncoderLayer(nn.Module):
     """Post-norm transformer encoder layer with GELU, fused attention and optional fewer queries."""
 
@@ -71,25 +99,35 @@ class EncoderLayer(nn.Module):
         self.linear2 = nn.Linear(cfg.feedforward, d)
         self.norm1 = nn.LayerNorm(d)
         self.norm2 = nn.LayerNorm(d)
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = Dropout(cfg.dropout)
         nn.init.xavier_uniform_(self.in_proj.weight)
         nn.init.zeros_(self.in_proj.bias)
         nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self, x: Tensor, visible: Tensor | None, last: int | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        visible: Tensor | None,
+        last: int | None = None,
+        projected: Tensor | None = None,
+    ) -> Tensor:
         """Transform tokens.
 
         Args:
             x: (N, S, D).
             visible: (N, 1, 1, S) bool, which tokens can be read; None for all.
             last: compute only the last so many tokens (all others are still read).
+            projected: (N, S, 3D), queries, keys and values of ``x`` where they are known already.
 
         Returns:
             (N, S or last, D).
         """
         n, s, d = x.shape
         out = s if last is None else last
-        if last is None:
+        if projected is not None:
+            q, k, v = projected.chunk(3, dim=-1)
+            x, q = x[:, s - out :], q[:, s - out :]
+        elif last is None:
             q, k, v = self.in_proj(x).chunk(3, dim=-1)
         else:
             w, b = self.in_proj.weight, self.in_proj.bias
@@ -97,13 +135,8 @@ class EncoderLayer(nn.Module):
             x = x[:, s - out :]
             q = F.linear(x, w[:d], b[:d])
         split = (n, -1, self.heads, d // self.heads)
-        attended = F.scaled_dot_product_attention(
-            q.reshape(split).transpose(1, 2),
-            k.reshape(split).transpose(1, 2),
-            v.reshape(split).transpose(1, 2),
-            attn_mask=visible,
-            dropout_p=self.attention_dropout if self.training else 0.0,
-        )
+        q, k, v = (part.reshape(split).transpose(1, 2) for part in (q, k, v))
+        attended = attend(q, k, v, visible, self.attention_dropout if self.training else 0.0)
         attended = attended.transpose(1, 2).reshape(n, out, d)
         x = self.norm1(x + self.dropout(self.out_proj(attended)))
         hidden = self.dropout(F.gelu(self.linear1(x)))
@@ -132,12 +165,12 @@ class Denoiser(nn.Module):
         cells = (2 * cfg.terrain.near_cells + 1) ** 2
         self.near = mlp(cells, d, d) if cfg.terrain.near_cells else None
         self.time = mlp(d, d, d)
-        self.target = mlp(2, net.target_hidden, d)
+        self.target = mlp(target_size(cfg.conditioning), net.target_hidden, d)
         self.indicator = nn.Embedding(2, d)
         self.frames_in = mlp(num_features, net.frame_hidden, d)
         self.frames_out = mlp(d, net.frame_hidden, num_features)
         self.layers = nn.ModuleList(EncoderLayer(net) for _ in range(net.layers))
-        self.dropout = nn.Dropout(net.dropout)
+        self.dropout = Dropout(net.dropout)
         self.anchor = (
             PastAnchor(cfg.num_frames, num_features, cfg.reference) if net.past_anchor else None
         )
