@@ -27,9 +27,14 @@ _READ_THREADS = 4
 
 def encode_part(clips: Sequence[MotionClip]) -> bytes:
     """The Parquet file of ``clips``: equal clips and library versions give equal bytes."""
+    return encode_table(clips_to_table(clips))
+
+
+def encode_table(table: pa.Table) -> bytes:
+    """The Parquet file of rows of ``CLIP_SCHEMA``, bytes as ``encode_part`` of their clips."""
     sink = pa.BufferOutputStream()
     pq.write_table(
-        clips_to_table(clips),
+        table.combine_chunks(),
         sink,
         row_group_size=ROW_GROUP_ROWS,
         version="2.6",
