@@ -45,6 +45,25 @@ class ConditionTokens:
         )
 
 
+@dataclass
+class Workspace:
+    """What the first layer needs of the conditions, kept over the denoising steps of a window.
+
+    The other tokens are written into their places at every step.
+
+    Attributes:
+        hidden: (N, S, D) input of the first layer.
+        projected: (N, S, 3D) its queries, keys and values.
+    """
+
+    hidden: Tensor
+    projected: Tensor
+
+    def head(self, n: int) -> Workspace:
+        """The first ``n`` windows; the same memory."""
+        return Workspace(self.hidden[:n], self.projected[:n])
+
+
 def sinusoid_table(length: int, width: int, base: float = 10_000.0) -> Tensor:
     """Sinusoidal encoding with sine and cosine interleaved, (length, width) float32."""
     position = torch.arange(length, dtype=torch.float64)[:, None]
@@ -198,6 +217,16 @@ class Denoiser(nn.Module):
             near = self.near(heights / self.near_scale) * cond.terrain_visible[:, None]
         return ConditionTokens(torch.cat([terrain, target], dim=1), visible, near)
 
+    @torch.no_grad()
+    def workspace(self, tokens: ConditionTokens) -> Workspace:
+        """Room for ``denoise`` in eval mode, with the share of the conditions worked out."""
+        n, k = tokens.visible.shape
+        hidden = self.position.expand(n, -1, -1).clone()
+        hidden[:, 1 : k + 1] += tokens.tokens
+        first = self.layers[0]
+        assert isinstance(first, EncoderLayer)
+        return Workspace(hidden, first.in_proj(hidden))
+
     def denoise(
         self,
         x: Tensor,
@@ -205,6 +234,7 @@ class Denoiser(nn.Module):
         tokens: ConditionTokens,
         clean_past: Tensor,
         past_visible: Tensor,
+        workspace: Workspace | None = None,
     ) -> Tensor:
         """Predict x0.
 
@@ -214,6 +244,8 @@ class Denoiser(nn.Module):
             tokens: from ``encode``.
             clean_past: (N,) bool.
             past_visible: (N,) bool.
+            workspace: from ``workspace``, for these ``tokens``; only without gradients and in eval
+                mode. It saves the part of the first layer that no step changes.
 
         Returns:
             (N, T, F) prediction of the normalised clean window.
@@ -223,20 +255,38 @@ class Denoiser(nn.Module):
         frames = self.frames_in(x)
         if tokens.near is not None:
             frames = frames + tokens.near[:, None]
-        h = torch.cat([time, tokens.tokens.to(time.dtype), indicator, frames], dim=1)
-        h = self.dropout(h + self.position)
+        if workspace is None:
+            h = torch.cat([time, tokens.tokens.to(time.dtype), indicator, frames], dim=1)
+            h, projected = self.dropout(h + self.position), None
+        else:
+            h, projected = self._fill(workspace, torch.cat([time, indicator, frames], dim=1))
         one = torch.ones_like(past_visible)[:, None]
         past = past_visible[:, None].expand(-1, self.num_past)
         future = one.expand(-1, self.num_frames - self.num_past)
         keys = torch.cat([one, tokens.visible, one, past, future], dim=1)
         mask = keys[:, None, None, :]
         for layer in self.layers[:-1]:
-            h = layer(h, mask)
-        out = self.frames_out(self.layers[-1](h, mask, last=self.num_frames))
+            h, projected = layer(h, mask, projected=projected), None
+        last = self.layers[-1](h, mask, last=self.num_frames, projected=projected)
+        out = self.frames_out(last)
         if self.anchor is None:
             return out
         told = (clean_past & past_visible)[:, None, None]
         return torch.where(told, self.anchor(x.to(out.dtype), out), out)
+
+    def _fill(self, workspace: Workspace, fresh: Tensor) -> tuple[Tensor, Tensor]:
+        """Write time, indicator and frame tokens (N, T + 2, D) of this step into their places."""
+        after = workspace.hidden.shape[1] - fresh.shape[1] + 1
+        fresh = fresh + torch.cat([self.position[:1], self.position[after:]])
+        first = self.layers[0]
+        assert isinstance(first, EncoderLayer)
+        for room, rows in (
+            (workspace.hidden, fresh),
+            (workspace.projected, first.in_proj(fresh)),
+        ):
+            room[:, :1] = rows[:, :1]
+            room[:, after:] = rows[:, 1:]
+        return workspace.hidden, workspace.projected
 
     def forward(self, x: Tensor, t: Tensor, cond: Conditions) -> Tensor:
         """``encode`` and ``denoise`` in one call, as training needs it."""

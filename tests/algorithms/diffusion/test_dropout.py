@@ -23,8 +23,6 @@ def test_share_and_scale(p, dtype):
     assert len(kept.unique()) == 1
     rel = 1e-4 if dtype == torch.float32 else 8e-3
     assert float(kept[0]) == pytest.approx(1 / (1 - p), rel=rel)
-        1 / (1 - p), rel=1e-4 if dtype == torch.float32 else 8e-3
-    )
 
 
 def test_neighbours_are_independent():
