@@ -228,9 +228,24 @@ class SamplingConfig:
     start: Literal["noise", "data"] = "noise"
     """First windows: drawn from noise, or continued from past frames of the data, which the
     training must have kept (``train.start_windows``). PARC: noise."""
+    sampler: Literal["ddim", "few_step"] = "ddim"
+    """``ddim`` blends two predictions at every step. ``few_step`` is for distilled generators
+    (``distill``), which have stride, s and both branches of their teacher inside. PARC: ddim."""
+    steps: int = 2
+    """Evaluations of the network per window by the few-step sampler. PARC: none."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the network when sampling. bfloat16 pays with processors that multiply it
+    natively, and for batches. PARC: float32."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        for name, known in (
+            ("sampler", ("ddim", "few_step")),
+            ("precision", ("float32", "bfloat16")),
+        ):
+            value = getattr(self, name)
+            _require(value in known, f"sampling.{name}", value, " or ".join(known))
+        _require(self.steps >= 1, "sampling.steps", self.steps, "1 or more")
         _require(self.stride >= 1, "sampling.stride", self.stride, "1 or more")
         for name in ("blend", "blend_end"):
             value = getattr(self, name)
@@ -347,6 +362,9 @@ class DiffusionConfig:
         _require(self.rotations in ("exp", "6d"), "rotations", self.rotations, "'exp' or '6d'")
         stride, last = self.sampling.stride, self.diffusion_steps - 1
         _require(last % stride == 0, "sampling.stride", stride, f"a divisor of {last}")
+        steps = self.sampling.steps
+        fits = self.sampling.sampler == "ddim" or steps <= last
+        _require(fits, "sampling.steps", steps, f"1 to {last}, one per noise level above 0")
         self._check_near()
         kept = self.sampling.start == "noise" or self.train.start_windows > 0
         _require(kept, "sampling.start", "data", "'noise' where train.start_windows is 0")
