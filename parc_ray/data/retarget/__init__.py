@@ -8,6 +8,7 @@ packages know each other.
 import parc_ray.data.importers  # noqa: F401  (first, as its modules import those below)
 from parc_ray.data.retarget.joint_map import JointMap, load_joint_map, parse_joint_map
 from parc_ray.data.retarget.retarget import (
+    RetargetConfig,
     RetargetedFrames,
     RetargetReport,
     retarget,
@@ -17,6 +18,7 @@ from parc_ray.data.retarget.source import SourceMotion
 
 __all__ = [
     "JointMap",
+    "RetargetConfig",
     "RetargetReport",
     "RetargetedFrames",
     "SourceMotion",

@@ -5,6 +5,8 @@
     name: cmu
     up: y                       # axis of the file that points up
     scale: leg                  # from the lengths of the legs, or metres per unit of the file
+    fps: 120                    # only for files that do not tell
+    feet: ground                # at rest soles are level; or "shin": square to the shins
     bodies:                     # role or body of the character: joints of the file, the first
       pelvis: root              # that exists is taken; /.../ is a regular expression
       left_foot: [LeftFoot, "/.*:LeftFoot/"]
@@ -25,11 +27,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from parc_ray.character.character import Character
+from parc_ray.data.importers.raw import frame_rate
 from parc_ray.data.retarget.roles import ROLES, body_roles
 from parc_ray.data.retarget.source import UpAxis
 from parc_ray.errors import InputError
@@ -39,7 +42,7 @@ MAPS = Path(__file__).parent / "maps"
 FILE_NAME = "joint_map.yaml"
 """A map of this name beside a motion file is used instead of the packaged one."""
 
-_KEYS = {"name", "up", "scale", "bodies", "optional", "end_effectors", "rest"}
+_KEYS = {"name", "up", "scale", "fps", "feet", "bodies", "optional", "end_effectors", "rest"}
 _MAX_BYTES = 1 << 20
 
 
@@ -59,6 +62,10 @@ class JointMap:
     """Axis of the file that points up."""
     scale: float | None = None
     """Metres per unit of the file; None scales so that the legs are as long as the character's."""
+    feet: Literal["ground", "shin"] = "ground"
+    """Whether the soles are level in the rest pose, or square to the shins wherever these point."""
+    fps: float | None = None
+    """Frames per second, for files that do not tell."""
     rest: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     """Joint name to rotation vector (degrees, axes of the file) of an upright pose."""
 
@@ -179,6 +186,10 @@ def parse_joint_map(text: str | bytes, where: str) -> JointMap:
     up = data.get("up", "z")
     if up not in ("x", "y", "z"):
         raise _wrong(where, "up", repr(up), "x, y or z")
+    feet = data.get("feet", "ground")
+    if feet not in ("ground", "shin"):
+        raise _wrong(where, "feet", repr(feet)[:80], "ground or shin")
+    scale, fps = data.get("scale", "leg"), data.get("fps")
     bodies = {str(k): _names(v, where, f"bodies.{k}") for k, v in data["bodies"].items()}
     return JointMap(
         name=str(data.get("name", Path(where).stem)),
@@ -186,7 +197,9 @@ def parse_joint_map(text: str | bytes, where: str) -> JointMap:
         optional=frozenset(_listed(data, "optional", bodies, where)),
         end_effectors=_listed(data, "end_effectors", bodies, where),
         up=up,
-        scale=_scale(data.get("scale", "leg"), where),
+        scale=None if scale == "leg" else _positive(scale, "scale", where),
+        feet=feet,
+        fps=None if fps is None else frame_rate(fps, f"{where}: fps"),
         rest=_rest(data.get("rest", {}), where),
     )
 
@@ -217,11 +230,9 @@ def _listed(
     return tuple(value)
 
 
-def _scale(value: Any, where: str) -> float | None:
-    if value == "leg":
-        return None
+def _positive(value: Any, field_name: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < 1e6:
-        raise _wrong(where, "scale", repr(value)[:80], "leg, or metres per unit > 0")
+        raise _wrong(where, field_name, repr(value)[:80], "leg, or metres per unit > 0")
     return float(value)
 
 

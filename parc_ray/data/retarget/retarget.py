@@ -2,14 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import Tensor
 
+from parc_ray.character import rotations as rot
 from parc_ray.character.character import Character
+from parc_ray.character.kinematics import dof_to_joint_rot, fk_from_dof, joint_rot_to_dof
 from parc_ray.data.importers.raw import RawMotion
+from parc_ray.data.retarget.align import align_rest, leg_scale
+from parc_ray.data.retarget.ik import IkProblem, solve
+from parc_ray.data.retarget.jacobian import Kinematics
 from parc_ray.data.retarget.joint_map import JointMap
-from parc_ray.data.retarget.source import SourceMotion
+from parc_ray.data.retarget.mapping import MappedPose, map_pose
+from parc_ray.data.retarget.source import TO_Z_UP, SourceMotion
+from parc_ray.errors import InputError
+
+_LIMIT_SLACK = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetargetConfig:
+    """What counts as equally bad in inverse kinematics, and how it is solved."""
+
+    ankle_m: float = 0.003
+    """m, distance of a foot from its place."""
+    wrist_m: float = 0.02
+    """m, distance of a hand from its place: arms of another length give way to the pose."""
+    foot_rad: float = 0.1
+    """rad, turn of a foot away from the mapped one."""
+    trunk_rad: float = 0.2
+    """rad, the same for root, torso and head."""
+    limb_rad: float = 0.5
+    """rad, the same for the bones of limbs."""
+    stay_rad: float = 1.0
+    """rad, change of one degree of freedom."""
+    root_m: float = 0.05
+    """m, shift of the root from where the hips are those of the source."""
+    root_rad: float = 1.0
+    """rad, turn of the root."""
+    smooth_m_s2: float = 5.0
+    """m/s^2, acceleration of the root's shift."""
+    smooth_rad_s2: float = 60.0
+    """rad/s^2, acceleration of a joint's change."""
+    iterations: int = 20
+    """Most Gauss-Newton steps."""
+    tolerance: float = 1e-3
+    """Relative decrease of the cost below which the steps end."""
+    part_frames: int = 512
+    """Frames solved at once; longer motions are solved part by part."""
+    overlap_frames: int = 32
+    """Frames over which two parts are blended."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if not 0.0 < value < math.inf:
+                raise InputError(f"{entry.name}: {value}; a number > 0 is allowed; correct it")
+        if self.part_frames <= 2 * self.overlap_frames:
+            raise InputError(
+                f"part_frames: {self.part_frames}; more than twice overlap_frames "
+                f"({self.overlap_frames}) is allowed; use 512 and 32"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,10 +112,160 @@ class RetargetReport:
 
 
 def retarget(
-    source: SourceMotion, joint_map: JointMap, character: Character
+    source: SourceMotion,
+    joint_map: JointMap,
+    character: Character,
+    config: RetargetConfig | None = None,
 ) -> tuple[RetargetedFrames, RetargetReport]:
-    """Retarget; not there yet."""
-    raise RuntimeError("in work")
+    """Put a foreign motion onto a character.
+
+    Rest poses are aligned bone by bone, the path and all places are scaled by the length of the
+    legs, bodies turn as the joints they are mapped to, and inverse kinematics over all frames
+    brings ankles and wrists to their scaled places within the joint ranges.
+
+    Args:
+        source: the foreign motion, z up.
+        joint_map: joints to bodies.
+        character: the target.
+        config: weights; the defaults serve people of any size.
+
+    Returns:
+        Frames at the source's rate, and how well they fit.
+
+    Raises:
+        InputError: joints are missing, or no scale can be found.
+    """
+    config = config or RetargetConfig()
+    mapped = joint_map.resolve(source.joint_names, character, source.name)
+    source = _with_rest(source, joint_map)
+    scale = joint_map.scale
+    if scale is None:
+        scale = leg_scale(source, mapped, character)
+    align = align_rest(source, mapped, character, level_feet=joint_map.feet == "ground")
+    held = torch.tensor(joint_map.held(character, mapped), dtype=torch.long)
+    kinematics = Kinematics.of(character.skeleton)
+    place, turn = source.forward()
+    place = place * scale
+    pose = map_pose(place, turn, align, mapped, character)
+    target = place[:, [mapped[int(b)] for b in held]]
+    problem = _problem(pose, held, target, mapped, character, config, source.fps)
+    x = _solve_in_parts(kinematics, problem, config)
+    root_rot = rot.quat_mul(problem.reference_rot, rot.quat_from_exp(x[:, 3:6]))
+    frames = RetargetedFrames(
+        root_pos=x[:, :3],
+        root_rot=rot.quat_positive(rot.quat_normalize(root_rot)),
+        dof=joint_rot_to_dof(
+            character.skeleton, dof_to_joint_rot(character.skeleton, x[:, 6:].contiguous())
+        ),
+    )
+    return frames, _report(frames, held, target, scale, character)
+
+
+def _with_rest(source: SourceMotion, joint_map: JointMap) -> SourceMotion:
+    """``source`` with the upright pose that the joint map describes (axes of the file)."""
+    if not joint_map.rest:
+        return source
+    vectors = torch.zeros(len(source.joint_names), 3, dtype=torch.float64)
+    for joint, degrees in joint_map.rest.items():
+        if joint not in source.joint_names:
+            raise InputError(
+                f"{source.name}: no joint {joint!r} for rest of joint map {joint_map.name}; joints "
+                f"are {', '.join(source.joint_names[:8])}, ...; correct the map"
+            )
+        vectors[source.index(joint)] = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
+    turn = source.offsets.new_tensor(TO_Z_UP[joint_map.up])
+    return replace(source, rest_rot=rot.quat_from_exp(rot.quat_rotate(turn, vectors)))
+
+
+def _problem(
+    pose: MappedPose,
+    held: Tensor,
+    target: Tensor,
+    mapped: Mapping[int, int],
+    character: Character,
+    config: RetargetConfig,
+    fps: float,
+) -> IkProblem:
+    """The inverse kinematics of a mapped pose."""
+    skeleton = character.skeleton
+    rest = pose.root_pos.new_zeros(len(target), 3)
+    start = torch.cat((pose.root_pos, rest, pose.dof), dim=1)
+    bounds = start.new_full((2, start.shape[1]), math.inf)
+    bounds[0] = -math.inf
+    bounds[:, 6:] = skeleton.dof_limits.double().T
+    turned = torch.tensor([b for b in mapped if skeleton.joint_kinds[b] != "fixed"])
+    is_hand = [int(b) in character.hands for b in held]
+    held_sigma = [config.wrist_m if hand else config.ankle_m for hand in is_hand]
+    turn_sigma = [
+        config.foot_rad if int(b) in character.feet
+        else config.trunk_rad if character.mirror_bodies[int(b)] == int(b)
+        else config.limb_rad
+        for b in turned
+    ]  # fmt: skip
+    dofs = skeleton.num_dofs
+    stay = [config.root_m] * 3 + [config.root_rad] * 3 + [config.stay_rad] * dofs
+    smooth = [config.smooth_m_s2] * 3 + [config.smooth_rad_s2] * (3 + dofs)
+    return IkProblem(
+        reference_rot=pose.root_rot,
+        start=start,
+        bounds=bounds,
+        held=held,
+        target=target,
+        held_weight=_inverse_square(held_sigma),
+        turned=turned,
+        wanted_rot=pose.wanted_rot[:, turned],
+        turned_weight=_inverse_square(turn_sigma),
+        stay_weight=_inverse_square(stay),
+        smooth_weight=_inverse_square([s / fps**2 for s in smooth]),
+    )
+
+
+def _inverse_square(sigma: Sequence[float]) -> Tensor:
+    return torch.tensor(sigma, dtype=torch.float64).pow(-2)
+
+
+def _solve_in_parts(kinematics: Kinematics, problem: IkProblem, config: RetargetConfig) -> Tensor:
+    """Coordinates (T, N), part by part so that memory stays bounded; overlaps are blended."""
+    total, overlap = len(problem.start), config.overlap_frames
+    result = problem.start.clone()
+    begin = 0
+    while begin < total:
+        end = min(begin + config.part_frames, total)
+        if total - end < overlap:
+            end = total
+        part = slice(max(begin - overlap, 0), end)
+        x = solve(kinematics, problem.part(part), config.iterations, config.tolerance)
+        shared = begin - part.start
+        if shared:
+            weight = torch.linspace(0.0, 1.0, shared + 2, dtype=x.dtype)[1:-1, None]
+            x[:shared] = torch.lerp(result[part.start : begin], x[:shared], weight)
+        result[part] = x
+        begin = end
+    return result
+
+
+def _report(
+    frames: RetargetedFrames, held: Tensor, target: Tensor, scale: float, character: Character
+) -> RetargetReport:
+    """Distances of held bodies from their places, and joint ranges, of the final frames."""
+    pos, _ = fk_from_dof(character.skeleton, frames.root_pos, frames.root_rot, frames.dof)
+    miss = (pos[:, held] - target).norm(dim=-1)
+
+    def figures(bodies: tuple[int, ...]) -> tuple[float, float]:
+        chosen = miss[:, [int(b) in bodies for b in held]]
+        return (float(chosen.mean()), float(chosen.max())) if chosen.numel() else (0.0, 0.0)
+
+    ankle, wrist = figures(character.feet), figures(character.hands)
+    limits = character.skeleton.dof_limits.double()
+    out = (frames.dof < limits[:, 0] - _LIMIT_SLACK) | (frames.dof > limits[:, 1] + _LIMIT_SLACK)
+    return RetargetReport(
+        scale=scale,
+        ankle_mean_m=ankle[0],
+        ankle_max_m=ankle[1],
+        wrist_mean_m=wrist[0],
+        wrist_max_m=wrist[1],
+        limit_share=float(out.double().mean()),
+    )
 
 
 def retarget_raw(

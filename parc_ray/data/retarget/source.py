@@ -18,13 +18,13 @@ from parc_ray.errors import InputError
 
 UpAxis = Literal["x", "y", "z"]
 
-# rotations (xyzw) that turn the named axis to z; y: (x, y, z) becomes (x, -z, y)
 _HALF = 0.5**0.5
-_TO_Z_UP = {
+TO_Z_UP = {
     "x": (0.0, -_HALF, 0.0, _HALF),
     "y": (_HALF, 0.0, 0.0, _HALF),
     "z": (0.0, 0.0, 0.0, 1.0),
 }
+"""Rotation (xyzw) that turns the named axis to z; from y, (x, y, z) becomes (x, -z, y)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,7 +141,7 @@ class SourceMotion:
             The motion with offsets, path and the axes of all rotations turned; the rest pose
             keeps identity rotations.
         """
-        turn = self.offsets.new_tensor(_TO_Z_UP[up])
+        turn = self.offsets.new_tensor(TO_Z_UP[up])
 
         def axes(q: Tensor) -> Tensor:
             return torch.cat((rot.quat_rotate(turn, q[..., :3]), q[..., 3:]), dim=-1)
