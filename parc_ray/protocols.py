@@ -174,6 +174,7 @@ class SampleRequest:
         anchor_heading: (N,) rad, heading of the reference root.
         terrain: batch of N terrains.
         target_w: (N, 2) world xy of the point to move towards.
+        second_w: (N, 2) world xy of a point after it, for generators that are told one.
     """
 
     past: MotionFrames | None
@@ -181,6 +182,7 @@ class SampleRequest:
     anchor_heading: Tensor
     terrain: HeightfieldBatch
     target_w: Tensor
+    second_w: Tensor | None = None
 
 
 @runtime_checkable

@@ -12,12 +12,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from algorithms.diffusion.conditions import Conditions, draw_visibility, target_direction
-from algorithms.diffusion.config import DiffusionConfig
+from algorithms.diffusion.conditions import Conditions, draw_visibility
+from algorithms.diffusion.config import ConditioningConfig, DiffusionConfig
 from algorithms.diffusion.drift import add_drift, drifts
+from algorithms.diffusion.targets import future_target, mirror_target, turn_target
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
-from parc_ray.character.rotations import rotate_xy, wrap_angle
+from parc_ray.character.rotations import wrap_angle
 from parc_ray.character.surface import surface_points
 from parc_ray.motion.features import (
     CanonicalFrame,
@@ -43,6 +44,7 @@ from parc_ray.terrain.local_grid import GridSpec, local_grid_xy
 
 _STATS_SEED = 20_250_502
 _STATS_CHUNK = 2_048
+_PARC_TARGET = ConditioningConfig()
 
 
 class WindowsLike(Protocol):
@@ -65,6 +67,26 @@ class WindowsLike(Protocol):
 
     @property
     def target_heading(self) -> Tensor:
+        """(N,) rad, heading of the root then."""
+        ...
+
+    @property
+    def target_s(self) -> Tensor:
+        """(N,) s, that time in the clip."""
+        ...
+
+    @property
+    def start_s(self) -> Tensor:
+        """(N,) s, time of the first frame in the clip."""
+        ...
+
+    @property
+    def second_pos(self) -> Tensor:
+        """(N, 3) m, world root position some time after the target."""
+        ...
+
+    @property
+    def second_heading(self) -> Tensor:
         """(N,) rad, heading of the root then."""
         ...
 
@@ -193,7 +215,7 @@ class BatchMaker:
         if cond.mirror_chance > 0:
             flip = torch.rand(n, generator=rng) < cond.mirror_chance
             body_pos = _mirrored_points(self.character, flip, body_pos)
-            frames, heights, target = _mirrored(self.character, flip, frames, heights, target)
+            frames, heights, target = _mirrored(self.character, flip, frames, heights, target, cond)
             guess = (
                 None if guess is None else torch.where(flip[:, None, None], guess.flip(-1), guess)
             )
@@ -201,7 +223,7 @@ class BatchMaker:
         if cond.ood_chance > 0:
             heights = ood_heights(rng, heights, config.grid, self.augment, chosen=ood)
             turn = torch.rand(n, generator=rng) * (2 * torch.pi)
-            target = rotate_xy(target, torch.where(ood, turn, 0.0))
+            target = turn_target(cond, target, torch.where(ood, turn, 0.0))
         features = pack(self.character.skeleton, frames, config.rotations, body_pos=body_pos)
         clean, past, ground, goal = draw_visibility(rng, cond, n)
         return TrainingBatch(
@@ -246,14 +268,31 @@ class BatchMaker:
 
     def _target(self, rng: torch.Generator, windows: WindowsLike, frame: CanonicalFrame) -> Tensor:
         cond = self.config.conditioning
-        noise = torch.randn(windows.target_pos[:, :2].shape, generator=rng)
-        offset = frame.xy_to_canonical(windows.target_pos[:, :2]) + cond.target_noise * noise
-        heading = wrap_angle(windows.target_heading - frame.heading)
-        return target_direction(offset, heading, cond.stand_distance, cond.turn_angle)
+        points = [(windows.target_pos, windows.target_heading)]
+        if cond.second_target:
+            points.append((windows.second_pos, windows.second_heading))
+        offsets, headings = [], []
+        for pos, heading in points:
+            noise = torch.randn(pos[:, :2].shape, generator=rng)
+            offsets.append(frame.xy_to_canonical(pos[:, :2]) + cond.target_noise * noise)
+            headings.append(wrap_angle(heading - frame.heading))
+        return future_target(cond, offsets, headings, self._seconds(windows))
+
+    def _seconds(self, windows: WindowsLike) -> Tensor:
+        """Time (N,), s, from the reference frame to the target, where the network is told it."""
+        if not self.config.conditioning.target_speed:
+            return torch.ones(len(windows.target_heading))
+        reference = windows.start_s + self.config.reference / self.config.fps
+        return (windows.target_s - reference).float()
 
 
 def _mirrored(
-    character: Character, flip: Tensor, frames: MotionFrames, heights: Tensor, target: Tensor
+    character: Character,
+    flip: Tensor,
+    frames: MotionFrames,
+    heights: Tensor,
+    target: Tensor,
+    cfg: ConditioningConfig = _PARC_TARGET,
 ) -> tuple[MotionFrames, Tensor, Tensor]:
     """Mirror the samples of ``flip`` (N,) about the xz plane of their canonical frames."""
     rows = flip.nonzero().squeeze(1)
@@ -265,7 +304,7 @@ def _mirrored(
         contacts=frames.contacts.index_copy(0, rows, other.contacts),
     )
     heights = heights.index_copy(0, rows, heights[rows].flip(-1))
-    target = torch.where(flip[:, None], target * target.new_tensor([1.0, -1.0]), target)
+    target = torch.where(flip[:, None], mirror_target(cfg, target), target)
     return frames, heights, target
 
 

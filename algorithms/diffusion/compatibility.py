@@ -44,6 +44,9 @@ def check_warm_start(file: GeneratorFile, character: Character, config: Diffusio
     ):
         old, new = getattr(file.config.denoiser, name), getattr(config.denoiser, name)
         _demand_equal(f"denoiser.{name}", old, new)
+    for name in ("target_distance", "second_target", "target_speed"):
+        old, new = getattr(file.config.conditioning, name), getattr(config.conditioning, name)
+        _demand_equal(f"conditioning.{name}", old, new)
 
 
 def _demand_equal(name: str, old: object, new: object) -> None:

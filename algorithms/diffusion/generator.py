@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from algorithms.diffusion.checkpoint import GeneratorFile, load_generator, save_
 from algorithms.diffusion.conditions import Conditions
 from algorithms.diffusion.config import DiffusionConfig, SamplingConfig
 from algorithms.diffusion.denoiser import Denoiser
-from algorithms.diffusion.sampler import sample_windows
+from algorithms.diffusion.sampler import sample_few_step, sample_windows
 from algorithms.diffusion.schedule import NoiseSchedule
+from algorithms.diffusion.targets import wanted_target
 from parc_ray.character.character import Character
 from parc_ray.errors import InputError
 from parc_ray.motion.features import (
@@ -29,6 +31,9 @@ from parc_ray.motion.features import (
 from parc_ray.motion.frames import MotionFrames, cat_time
 from parc_ray.protocols import SampleRequest
 from parc_ray.terrain.local_grid import sample_local_heights
+
+
+log = logging.getLogger(__name__)
 
 
 class DiffusionGenerator:
@@ -93,8 +98,9 @@ class DiffusionGenerator:
         Args:
             path: the file.
             character: the character it was trained for.
-            blend: s (at the noisiest step), in place of the stored one.
-            stride: DDIM stride, in place of the stored one.
+            blend: s (at the noisiest step), in place of the stored one; a distilled generator
+                keeps the s it was distilled at.
+            stride: DDIM stride, in place of the stored one; likewise.
             device: where the network runs.
 
         Raises:
@@ -102,6 +108,12 @@ class DiffusionGenerator:
         """
         file = load_generator(Path(path))
         sampling = file.config.sampling
+        if sampling.sampler == "few_step":
+            for name, wanted in (("blend", blend), ("stride", stride)):
+                stored = getattr(sampling, name)
+                if wanted is not None and wanted != stored:
+                    log.warning("%s: distilled at %s %g, not %g", path, name, stored, wanted)
+            blend, stride = None, None
         if blend is not None:
             sampling = dataclasses.replace(sampling, blend=blend)
         if stride is not None:
@@ -134,28 +146,55 @@ class DiffusionGenerator:
         n = request.anchor_pos.shape[0]
         if request.past is None and self.config.sampling.start == "data":
             request = dataclasses.replace(request, past=self._start(request, rng))
-        frame = self._frame(request)
-        past = None if request.past is None else self._past_features(request.past, frame)
+        frame = self.frame(request)
+        past = None if request.past is None else self.past_features(request.past, frame)
         noise = torch.randn(n, self.num_frames, self.layout.size, generator=rng)
+        x = self.windows(self.conditions(request, frame), past, noise.to(self.device))
+        world = self.place(x, frame, home)
+        if request.past is None:
+            return world
+        return cat_time([request.past, world.time(self.num_past)])
+
+    @torch.no_grad()
+    def windows(self, cond: Conditions, past: Tensor | None, noise: Tensor) -> Tensor:
+        """Normalised windows (N, T, F) by the sampler of ``config.sampling``.
+
+        Args:
+            cond: conditions of N windows.
+            past: (N, P, F) normalised past frames, or None.
+            noise: (N, T, F) standard normal; the windows are a function of it.
+        """
         settings = self.config.sampling
-        x = sample_windows(
+        if settings.sampler == "few_step":
+            return sample_few_step(
+                self.denoiser,
+                self.schedule,
+                cond,
+                past,
+                noise,
+                steps=settings.steps,
+                precision=settings.precision,
+                project=self.project,
+            )
+        return sample_windows(
             self.denoiser,
             self.schedule,
-            self._conditions(request, frame),
+            cond,
             past,
-            noise.to(self.device),
+            noise,
             stride=settings.stride,
             blend=settings.blend,
             blend_end=settings.blend_end,
             blend_fade=settings.blend_fade,
+            precision=settings.precision,
             project=self.project,
         )
+
+    def place(self, x: Tensor, frame: CanonicalFrame, home: torch.device) -> MotionFrames:
+        """World frames (N, T, ...) on ``home`` of normalised windows seen from ``frame``."""
         frames = unpack(self.layout, self.stats.denormalise(x))[0].to(home)
         frames.contacts = frames.contacts.clamp(0.0, 1.0)
-        world = from_canonical(frames, frame)
-        if request.past is None:
-            return world
-        return cat_time([request.past, world.time(self.num_past)])
+        return from_canonical(frames, frame)
 
     def project(self, x: Tensor) -> Tensor:
         """Nearest consistent window: positions by kinematics, angles wrapped, contacts in [0, 1].
@@ -178,7 +217,12 @@ class DiffusionGenerator:
         frames = self.file.starts.draw(rng, self.layout, xy, ground, request.anchor_heading)
         return frames.to(request.anchor_pos.device)
 
-    def _frame(self, request: SampleRequest) -> CanonicalFrame:
+    def frame(self, request: SampleRequest) -> CanonicalFrame:
+        """Canonical frame of a request: of its past, or its anchor.
+
+        Raises:
+            ValueError: if the past has another number of frames than ``num_past``.
+        """
         if request.past is not None:
             count = request.past.num_frames
             if count != self.num_past:
@@ -186,7 +230,7 @@ class DiffusionGenerator:
             return canonical_frame(request.past, self.config.reference)
         return CanonicalFrame(origin=request.anchor_pos, heading=request.anchor_heading)
 
-    def _past_features(self, past: MotionFrames, frame: CanonicalFrame) -> Tensor:
+    def past_features(self, past: MotionFrames, frame: CanonicalFrame) -> Tensor:
         """Normalised features (N, P, F) of the past frames."""
         x = pack(self.character.skeleton, to_canonical(past, frame), self.config.rotations).to(
             self.device
@@ -194,13 +238,17 @@ class DiffusionGenerator:
         p = self.num_past
         return (x - self.stats.mean[:p]) / self.stats.std[:p]
 
-    def _conditions(self, request: SampleRequest, frame: CanonicalFrame) -> Conditions:
+    def conditions(self, request: SampleRequest, frame: CanonicalFrame) -> Conditions:
+        """What the network is told of a request, on the network's device."""
         n = request.anchor_pos.shape[0]
         heights = sample_local_heights(
             self.config.grid, request.terrain, frame.origin, frame.heading
         )
-        offset = frame.xy_to_canonical(request.target_w)
-        target = offset / offset.norm(dim=-1, keepdim=True).clamp_min(1e-9)
+        points = [request.target_w]
+        if self.config.conditioning.second_target:
+            points.append(request.target_w if request.second_w is None else request.second_w)
+        offsets = [frame.xy_to_canonical(point) for point in points]
+        target = wanted_target(self.config.conditioning, offsets, self.config.sampling.speed)
         yes = torch.ones(n, dtype=torch.bool)
         cond = Conditions(
             heights=heights,

@@ -63,7 +63,7 @@ class Objective:
         if cfg.penetration:
             terms["penetration"] = penetration_term(pose, self.points, batch.terrain, cfg)
         if cfg.target:
-            seen = batch.cond.target * batch.cond.target_visible[:, None]
+            seen = batch.cond.target[:, :2] * batch.cond.target_visible[:, None]
             reach = cfg.target_reach
             terms["target"] = target_term(pose.root_pos, seen, config.reference, reach)
         return weigh_terms(terms, cfg, batch.ood, self._sample_weight(batch.t))

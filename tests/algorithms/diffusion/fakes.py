@@ -21,6 +21,10 @@ class FakeWindows:
     terrain_ids: Tensor
     target_pos: Tensor
     target_heading: Tensor
+    target_s: Tensor
+    start_s: Tensor
+    second_pos: Tensor
+    second_heading: Tensor
 
 
 class FakeBank:
@@ -37,11 +41,16 @@ class FakeBank:
         time = start[:, None] + torch.arange(num_frames)
         ahead = torch.randint(12, 45, (n,), generator=rng)
         later = (start + ahead).clamp(max=length - 1)
+        last = (later + 15).clamp(max=length - 1)
         return FakeWindows(
             frames=self.clips.map(lambda x: x[clip[:, None], time]),
             terrain_ids=clip,
             target_pos=self.clips.root_pos[clip, later],
             target_heading=heading_angle(self.clips.root_rot[clip, later]),
+            target_s=later.double() / FPS,
+            start_s=start.double() / FPS,
+            second_pos=self.clips.root_pos[clip, last],
+            second_heading=heading_angle(self.clips.root_rot[clip, last]),
         )
 
 
