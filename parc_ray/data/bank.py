@@ -29,6 +29,8 @@ TARGET_MIN_S = 0.4
 """s, least time from a window's start to its target, as in the published code."""
 TARGET_SPAN_S = 1.1
 """s, range of that time beyond the least."""
+SECOND_S = 0.5
+"""s from the target to the second one, for generators that are told both; PARC has none."""
 LOOP_EXTRA_S = 3.0
 """s by which looped clips are continued; window plus target must fit."""
 
@@ -51,6 +53,10 @@ class WindowBatch:
     """(N,) rad, heading of the root then."""
     target_s: Tensor
     """(N,) s, that time in the clip."""
+    second_pos: Tensor
+    """(N, 3) m, world root position 0.5 s after the target, or at the end of the clip."""
+    second_heading: Tensor
+    """(N,) rad, heading of the root then."""
 
 
 def clip_probabilities(clips: Sequence[MotionClip], *, class_balance: bool = True) -> Tensor:
@@ -228,6 +234,8 @@ class ClipBank:
         later = start_s + TARGET_MIN_S + ahead * rest.clamp(0.0, TARGET_SPAN_S)
         target = torch.minimum((later * rate).round().long(), self._length[clip] - 1)
         root = self._rows(self._first[clip] + target)
+        then = torch.minimum(target + round(SECOND_S * rate), self._length[clip] - 1)
+        second = self._rows(self._first[clip] + then)
         return WindowBatch(
             frames=self._rows(row[:, None] + steps),
             clip_index=clip,
@@ -236,6 +244,8 @@ class ClipBank:
             target_pos=root.root_pos,
             target_heading=rot.heading_angle(root.root_rot),
             target_s=target.double() / rate,
+            second_pos=second.root_pos,
+            second_heading=rot.heading_angle(second.root_rot),
         )
 
 

@@ -80,6 +80,8 @@ class RolloutConfig:
     """Candidates per path. Paper 64, published config 128."""
     lookahead_m: float = 2.8
     """Arc length from the present progress to the target, m. PARC 7 nodes of 0.4 m."""
+    second_lookahead_m: float = 1.2
+    """Arc length from there to a second target, where a generator is told one, m. PARC: none."""
     rewind: int = 5
     """Frames at the end of each window that are thrown away (plus one). PARC 5."""
     max_duration_s: float = 10.0
@@ -103,6 +105,7 @@ class RolloutConfig:
         """Validate the ranges."""
         check_field(self.candidates >= 1, self, "candidates", ">= 1")
         check_field(self.lookahead_m > 0, self, "lookahead_m", "> 0 m")
+        check_field(self.second_lookahead_m >= 0, self, "second_lookahead_m", ">= 0 m")
         check_field(self.rewind >= 0, self, "rewind", ">= 0")
         check_field(self.max_duration_s > 0, self, "max_duration_s", "> 0 s")
         check_field(self.done_radius_m > 0, self, "done_radius_m", "> 0 m")

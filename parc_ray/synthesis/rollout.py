@@ -188,6 +188,7 @@ class _Rollout:
             anchor_heading=heading,
             terrain=self.terrain.index_select(self.path_of[ids]),
             target_w=paths.point_at(ahead[:, None])[:, 0, :2],
+            second_w=paths.point_at((ahead + self.cfg.second_lookahead_m)[:, None])[:, 0, :2],
         )
         window = self.generator.sample(request, self.rng)
         last = min(self.keep_end, begin + self.max_frames - self.time)
