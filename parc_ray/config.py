@@ -43,11 +43,16 @@ class DataConfig:
     """Cell size of inferred terrains, m. PARC: 0.4."""
     unroll_s: float = 3.0
     """Looped motions are repeated to at least this length, s."""
+    initial_share: float = 0.3
+    """Least share of the initial clips (D0) in what the generator is trained on, however many
+    later clips join. 0: no floor, as in PARC, where it shrinks with every iteration."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
         require(bool(self.path), "data.path", self.path, "'sample', a directory or a manifest")
         require(self.min_frames >= 2, "data.min_frames", self.min_frames, "2 or more")
+        ok = 0 <= self.initial_share < 1
+        require(ok, "data.initial_share", self.initial_share, "0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)

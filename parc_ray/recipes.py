@@ -18,6 +18,7 @@ from envs.sims.base import SimConfig
 from envs.tracking.config import PRESETS as TRACKING_PRESETS
 from parc_ray.config import (
     D0Config,
+    DataConfig,
     EvaluationConfig,
     GeneratorBudget,
     IterationConfig,
@@ -199,6 +200,7 @@ def paper() -> ParcConfig:
     )
     return ParcConfig(
         name="paper",
+        data=DataConfig(initial_share=0.0),
         augment=AugmentConfig(variants_per_clip=50),
         d0=D0Config(correction="tracker", tracker=TrackerBudget(samples=2_000_000_000)),
         iterations=rows,

@@ -9,16 +9,15 @@ Legend: C clips, N windows, T frames of a window, B bodies, D degrees of freedom
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from parc_ray.character import rotations as rot
 from parc_ray.character.skeleton import Skeleton
+from parc_ray.data.weights import clip_probabilities
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.frames import MotionFrames
@@ -59,36 +58,6 @@ class WindowBatch:
     """(N,) rad, heading of the root then."""
 
 
-def clip_probabilities(clips: Sequence[MotionClip], *, class_balance: bool = True) -> Tensor:
-    """Probability (C,) float64 of drawing each clip.
-
-    All classes are equally likely; within a class a clip counts by its duration times its own
-    weight, as in the published code. Classes without any weight are left out.
-
-    Args:
-        clips: the clips; their class is ``provenance.class_name``.
-        class_balance: False makes the whole set one class.
-
-    Raises:
-        InputError: all weights are zero.
-    """
-    classes: dict[str, list[int]] = defaultdict(list)
-    for index, clip in enumerate(clips):
-        classes[clip.provenance.class_name if class_balance else ""].append(index)
-    mass = torch.tensor([c.weight * c.duration_s for c in clips], dtype=torch.float64)
-    result = torch.zeros_like(mass)
-    for members in classes.values():
-        total = mass[members].sum()
-        if total > 0:
-            result[members] = mass[members] / total
-    if not bool(result.sum() > 0):
-        raise InputError(
-            f"clip weights: none of {len(clips)} clips has weight and duration; at least one "
-            "weight > 0 is needed; set the weights"
-        )
-    return result / result.sum()
-
-
 class ClipBank:
     """Clips and terrains as flat tensors; draws windows by gather."""
 
@@ -100,6 +69,7 @@ class ClipBank:
         fps: float = PARC_FPS,
         phases: int = 4,
         class_balance: bool = True,
+        initial_share: float = 0.0,
     ) -> None:
         """Interpolate and join all clips.
 
@@ -109,6 +79,7 @@ class ClipBank:
             fps: frames per second of clips and windows.
             phases: start times per frame; 1 uses stored frames only. Memory grows with it.
             class_balance: whether classes are equally likely.
+            initial_share: least probability of the clips of iteration 0 together, 0 for none.
 
         Raises:
             InputError: no clips, another frame rate, or terrains of different cell sizes.
@@ -120,7 +91,9 @@ class ClipBank:
         self.fps, self.phases, self.skeleton = fps, phases, skeleton
         self.clips = tuple(clips)
         self.terrains = HeightfieldBatch.stack([clip.terrain for clip in clips])
-        self.probabilities = clip_probabilities(clips, class_balance=class_balance)
+        self.probabilities = clip_probabilities(
+            clips, class_balance=class_balance, initial_share=initial_share
+        )
         self.duration_s = torch.tensor([c.duration_s for c in clips], dtype=torch.float64)
         self.is_loop = torch.tensor([c.loop == "wrap" for c in clips])
         tables = [self._table(clip) for clip in clips]
@@ -247,25 +220,3 @@ class ClipBank:
             second_pos=second.root_pos,
             second_heading=rot.heading_angle(second.root_rot),
         )
-
-
-def split_by_take(
-    clips: Iterable[MotionClip], test_share: float, seed: int
-) -> tuple[list[MotionClip], list[MotionClip]]:
-    """Training and test clips; all clips of a take, mirrored or cut anew, stay on one side.
-
-    Args:
-        clips: the clips; their take is ``provenance.take``, or their id where it is empty.
-        test_share: share of the takes that go to the test set, 0 to 1.
-        seed: which takes.
-    """
-    if not 0.0 <= test_share <= 1.0:
-        raise InputError(f"test_share: {test_share:g}; 0 to 1 is allowed; use 0.1")
-    groups: dict[str, list[MotionClip]] = defaultdict(list)
-    for clip in clips:
-        groups[clip.provenance.take or clip.clip_id].append(clip)
-    takes = sorted(groups)
-    order = np.random.default_rng(seed).permutation(len(takes))
-    chosen = {takes[i] for i in order[: round(test_share * len(takes))]}
-    train = [c for take in takes if take not in chosen for c in groups[take]]
-    return train, [c for take in takes if take in chosen for c in groups[take]]

@@ -25,7 +25,7 @@ def body(run: StageRun) -> StageOutputs:
         storage, path = run.open_input("warm_start")
         warm = storage.local_path(path)
     result = train_generator(
-        ClipBank(clips, character.skeleton),
+        ClipBank(clips, character.skeleton, initial_share=config.data.initial_share),
         character,
         config.generator_for(run.ctx.iteration, run.seed),
         out,
@@ -50,6 +50,7 @@ STAGE = StageSpec(
         "generator": config.generator_for(iteration, 0),
         "workers": config.resources.generator_workers,
         "character": config.character,
+        "initial_share": config.data.initial_share,
     },
     body=body,
 )

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from parc_ray.character import rotations as rot
-from parc_ray.data.bank import ClipBank, clip_probabilities, split_by_take
+from parc_ray.data.bank import ClipBank
+from parc_ray.data.duplicates import split_by_take
+from parc_ray.data.weights import clip_probabilities
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import Provenance
 from parc_ray.motion.resample import sample_frames

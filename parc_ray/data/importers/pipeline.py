@@ -9,13 +9,21 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
 from parc_ray.character.character import Character
+from parc_ray.data.checks import (
+    SOURCE_FPS,
+    CheckConfig,
+    as_metrics,
+    judge,
+    measure,
+    require_usable,
+)
 from parc_ray.data.importers import (
     dataset,
     deepmimic,
@@ -26,7 +34,8 @@ from parc_ray.data.importers import (
     table,
 )
 from parc_ray.data.importers.naming import class_of, take_of
-from parc_ray.data.importers.raw import RawMotion
+from parc_ray.data.importers.raw import RawMotion, reading_to_repair
+from parc_ray.data.repair import RepairConfig, repair_floor, repair_motion
 from parc_ray.data.unpickle import LFS_MAGIC, check_not_pointer, safe_load
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import LoopMode, MotionClip, Provenance, validate_clip
@@ -49,6 +58,10 @@ TerrainInference = Callable[[Character, MotionFrames, float, LoopMode], TerrainE
 MAX_EXTENT_M = 1000.0
 """m, furthest way of a root within one motion; more means other units or a damaged file."""
 
+REPAIRED = "repaired: "
+"""What every note on a repair begins with in a clip's provenance."""
+
+_MOST_REASONS = 20
 _HEAD_BYTES = 4096
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
 _OTHER_SUFFIXES = (".txt", ".json", ".npy", ".npz", ".csv", ".bvh")
@@ -70,6 +83,10 @@ class ImportOptions:
     """Least frames at ``fps``; 16 to train on, 2 is enough to evaluate."""
     unroll_s: float = 0.0
     """s, repeat looped motions to at least this length; 0 leaves them as loops."""
+    checks: CheckConfig = field(default_factory=CheckConfig)
+    """Limits beyond which a clip is refused."""
+    repair: RepairConfig | None = None
+    """What is mended before a clip is checked; None: nothing."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -115,6 +132,7 @@ def import_path(
     *,
     infer: TerrainInference | None = None,
     too_short: list[str] | None = None,
+    refused: list[str] | None = None,
 ) -> list[MotionClip]:
     """Import a file, a directory of files (and sub-directories), or a data set of this project.
 
@@ -130,30 +148,72 @@ def import_path(
         infer: finds a terrain for motions that have none; ``infer_terrain`` by default.
         too_short: if given, what is said of files with too few frames is collected here, and they
             are passed over instead of stopping the import.
+        refused: the same for files that cannot be used and clips that fail their checks.
 
     Raises:
-        InputError: nothing there, or a file that cannot be used (too short ones only where
-            ``too_short`` is not given).
+        InputError: nothing there, or files that cannot be used; all of them are named.
     """
     path, options = Path(path), options or ImportOptions()
     if not path.exists():
         raise InputError(f"{path}: does not exist; a motion file or directory is needed; check it")
     if dataset.is_dataset(path):
-        return dataset.load_clips(path, character, options.min_frames)
+        clips = dataset.load_clips(path, character, options.min_frames)
+        return _checked_again(clips, character, options, path, refused)
     files = [path] if path.is_file() else _motion_files(path)
     base = path.parent if path.is_file() else path
     clips: list[MotionClip] = []
+    failed: list[InputError] = []
     for file, clip_id in zip(files, _clip_ids(files, base), strict=True):
         try:
             clips.append(import_file(file, character, options, infer=infer, clip_id=clip_id))
         except TooShortError as error:
             if too_short is None:
-                raise
-            too_short.append(str(error))
-    if not clips and not too_short:
+                failed.append(error)
+            else:
+                too_short.append(str(error))
+        except InputError as error:
+            failed.append(error)
+    _refuse(failed, len(files), path, refused)
+    if not clips and not too_short and not refused:
         known = "; ".join(importer.DESCRIPTION for importer in IMPORTERS)
         raise InputError(f"{path}: no motion files in it; known are: {known}; check the path")
     return clips
+
+
+def _refuse(
+    failed: Sequence[InputError], total: int, path: Path, refused: list[str] | None
+) -> None:
+    """Collect what failed, or raise one error that names all of it."""
+    if refused is not None:
+        refused += [str(error) for error in failed]
+    elif len(failed) == 1:
+        raise failed[0]
+    elif failed:
+        said = [f"({n}) {error}" for n, error in enumerate(failed[:_MOST_REASONS], 1)]
+        said += [f"({n}) {str(e).split(': ')[0]}" for n, e in enumerate(failed, 1)][_MOST_REASONS:]
+        raise InputError(
+            f"{path}: {len(failed)} of {total} motions cannot be used: {'; '.join(said)}"
+        )
+
+
+def _checked_again(
+    clips: Sequence[MotionClip],
+    character: Character,
+    options: ImportOptions,
+    path: Path,
+    refused: list[str] | None,
+) -> list[MotionClip]:
+    """Those of a stored data set's clips that pass the checks; nothing else is done to them."""
+    good: list[MotionClip] = []
+    failed: list[InputError] = []
+    for clip in clips:
+        try:
+            require_usable(clip.clip_id, judge(measure(clip, character), options.checks))
+            good.append(clip)
+        except InputError as error:
+            failed.append(InputError(f"{path}: {error}"))
+    _refuse(failed, len(clips), path, refused)
+    return good
 
 
 def import_file(
@@ -165,7 +225,7 @@ def import_file(
     clip_id: str | None = None,
 ) -> MotionClip:
     """Import one motion file; arguments and errors as ``import_path``."""
-    raw = load_raw(path, character)
+    raw = _load(path, character, options)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     clip_id = path.stem if clip_id is None else clip_id
     folder = clip_id.split("/")[0] if "/" in clip_id else ""
@@ -183,6 +243,24 @@ def import_file(
         raise type(error)(f"{path}: {error}") from error
 
 
+def _load(path: Path, character: Character, options: ImportOptions | None) -> RawMotion:
+    """One file, mended where the options say so; what was mended stands in its notes."""
+    config = options.repair if options else None
+    if config is None:
+        return load_raw(path, character)
+    with reading_to_repair() as changes:
+        raw = load_raw(path, character)
+    try:
+        raw, mended = repair_motion(raw, character, config)
+    except InputError as error:
+        raise InputError(f"{path}: cannot be repaired: {error}") from error
+    return replace(raw, notes=_joined(raw.notes, *(REPAIRED + c for c in (*changes, *mended))))
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
+
+
 def finish_clip(
     raw: RawMotion,
     clip_id: str,
@@ -192,13 +270,14 @@ def finish_clip(
     *,
     infer: TerrainInference | None = None,
 ) -> MotionClip:
-    """Resample, unroll, put on the ground and label one motion.
+    """Resample, unroll, put on the ground, label and check one motion.
 
-    Motions with a terrain of their own stay where they are; others are moved vertically so that
-    the inferred floor is at zero.
+    Motions with a terrain of their own stay where they are (but see ``repair``); others are moved
+    vertically so that the inferred floor is at zero. What the checks measured stands in the
+    metrics. Checks that need the terrain are left out where ``infer`` only stands in for one.
 
     Raises:
-        InputError: too short, or values that no clip may have.
+        InputError: too short, values that no clip may have, or a clip that fails its checks.
     """
     options = options or ImportOptions()
     skeleton = character.skeleton
@@ -214,7 +293,7 @@ def finish_clip(
         loop=raw.loop,
         path_nodes=raw.path_nodes,
         provenance=provenance,
-        metrics={key: float(value) for key, value in raw.metrics.items()},
+        metrics={SOURCE_FPS: float(raw.fps), **{k: float(v) for k, v in raw.metrics.items()}},
     )
     clip = replace(resample(skeleton, clip, options.fps), fps=float(options.fps))
     if options.unroll_s > 0.0 and clip.loop == "wrap":
@@ -237,10 +316,16 @@ def finish_clip(
         clip = _ground(clip, character, options, infer)
     elif abs(clip.terrain.cell_size - options.cell_size) > 1e-6:
         clip = replace(clip, terrain=clip.terrain.resampled(options.cell_size))
+    if raw.terrain is not None and options.repair is not None:
+        clip, moves = repair_floor(clip, character, options.repair)
+        notes = _joined(clip.provenance.notes, *(REPAIRED + move for move in moves))
+        clip = replace(clip, provenance=replace(clip.provenance, notes=notes))
     if raw.contacts is None:
         labels = label_contacts(character, clip.frames, clip.terrain)
         clip = replace(clip, frames=replace(clip.frames, contacts=labels))
-    return clip
+    values = measure(clip, character, ground=infer is None or raw.terrain is not None)
+    require_usable(clip_id, judge(values, options.checks))
+    return replace(clip, metrics={**clip.metrics, **as_metrics(values)})
 
 
 def _ground(
@@ -259,8 +344,7 @@ def _ground(
     frames = replace(clip.frames, root_pos=clip.frames.root_pos + down)
     heights = ", ".join(f"{level - estimate.floor:.2f}" for level in estimate.levels)
     inferred = f"terrain inferred, levels {heights} m, moved by {down[2]:.3f} m"
-    notes = "; ".join(note for note in (clip.provenance.notes, inferred) if note)
-    provenance = replace(clip.provenance, notes=notes)
+    provenance = replace(clip.provenance, notes=_joined(clip.provenance.notes, inferred))
     terrain = estimate.terrain.translated(down)
     return replace(clip, frames=frames, terrain=terrain, provenance=provenance)
 
