@@ -75,7 +75,7 @@ def read_part(storage: Storage, part: Part) -> list[MotionClip]:
         InputError: the file is missing, its hash or row count differs from the manifest's, or its
             schema cannot be read.
     """
-    home, path = _locate(storage, part.path)
+    home, path = locate_part(storage, part.path)
     where = home.full_path(path)
     data = home.read_bytes(path)
     found = hashlib.sha256(data).hexdigest()
@@ -163,7 +163,8 @@ def extend(
     return manifest.extend(parts, name, iteration)
 
 
-def _locate(storage: Storage, path: str) -> tuple[Storage, str]:
+def locate_part(storage: Storage, path: str) -> tuple[Storage, str]:
+    """The directory that a part's path is relative to, and the path there."""
     if "://" in path or path.startswith("/"):
         parent, _, leaf = path.rpartition("/")
         return Storage.from_uri(parent or "/"), leaf
