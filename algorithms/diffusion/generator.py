@@ -32,7 +32,6 @@ from parc_ray.motion.frames import MotionFrames, cat_time
 from parc_ray.protocols import SampleRequest
 from parc_ray.terrain.local_grid import sample_local_heights
 
-
 log = logging.getLogger(__name__)
 
 
