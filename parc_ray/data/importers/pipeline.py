@@ -25,6 +25,8 @@ from parc_ray.data.checks import (
     require_usable,
 )
 from parc_ray.data.importers import (
+    amass,
+    asf_amc,
     dataset,
     deepmimic,
     mimickit,
@@ -47,7 +49,10 @@ from parc_ray.terrain.heightfield import Heightfield
 
 logger = logging.getLogger(__name__)
 
-IMPORTERS: tuple[ModuleType, ...] = (parc_ms, parc_legacy, mimickit, deepmimic, poselib, table)
+IMPORTERS: tuple[ModuleType, ...] = (
+    *(parc_ms, parc_legacy, mimickit, deepmimic, poselib),
+    *(table, amass, asf_amc),
+)
 """Known formats; each module has NAME, DESCRIPTION, sniff(head, path) and load(path, character)."""
 
 TRAINING_MIN_FRAMES = 16
@@ -64,7 +69,7 @@ REPAIRED = "repaired: "
 _MOST_REASONS = 20
 _HEAD_BYTES = 4096
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
-_OTHER_SUFFIXES = (".txt", ".json", ".npy", ".npz", ".csv", ".bvh")
+_OTHER_SUFFIXES = (".txt", ".json", ".npy", ".npz", ".csv", ".bvh", ".amc")
 
 
 class TooShortError(InputError):
