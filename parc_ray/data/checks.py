@@ -417,10 +417,7 @@ def as_metrics(values: Mapping[str, float]) -> dict[str, float]:
 
 def verdict(findings: Sequence[Finding]) -> Severity:
     """The worst severity among them, ``ok`` where there are none."""
-    worst: Severity = "ok"
-    for finding in findings:
-        worst = max(worst, finding.severity, key=SEVERITIES.index)
-    return worst
+    return SEVERITIES[max((SEVERITIES.index(f.severity) for f in findings), default=0)]
 
 
 def require_usable(clip_id: str, findings: Sequence[Finding]) -> None:

@@ -53,7 +53,7 @@ class Manifest:
     character_digest: str = ""
     """``Character.digest`` of the character that the clips are for."""
     schema_version: int = SCHEMA_VERSION
-    """Version of the clip schema of the parts."""
+    """Newest version of the clip schema among the parts; older parts are migrated when read."""
 
     def __post_init__(self) -> None:
         """Check the name and that no part is named twice."""
@@ -91,6 +91,7 @@ class Manifest:
             iteration=self.iteration + 1 if iteration is None else iteration,
             parts=(*self.parts, *parts),
             parents=(*self.parents, self.name),
+            schema_version=SCHEMA_VERSION,
         )
 
     def check_character(self, digest: str, where: str = "data set") -> None:

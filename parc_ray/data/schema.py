@@ -17,13 +17,17 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from parc_ray.data.migrations import (
+    SCHEMA_VERSION,
+    VERSION_KEY,
+    migrate,
+    provenance_columns,
+    stored_version,
+)
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip, Provenance, Replay
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.terrain.heightfield import Heightfield
-
-SCHEMA_VERSION = 1
-VERSION_KEY = b"parc_ray.schema_version"
 
 _FLOATS = pa.large_list(pa.field("item", pa.float32(), nullable=False))
 _REPLAY_ARRAYS = (
@@ -72,10 +76,14 @@ CLIP_SCHEMA = pa.schema(
         *[pa.field(f"replay_{name}", _FLOATS) for name in _REPLAY_ARRAYS],
         pa.field("replay_backend", pa.string()),
         pa.field("replay_model_hash", pa.string()),
+        _required("licence", pa.string()),
+        _required("take", pa.string()),
+        _required("maker", pa.string()),
+        _required("terrain_inferred", pa.bool_()),
     ],
     metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()},
 )
-"""Columns of schema version 1; see the module docstring."""
+"""Columns of the present schema version; see the module docstring and ``migrations.py``."""
 
 
 def _flat(value: Tensor) -> np.ndarray:
@@ -98,6 +106,7 @@ def clip_to_row(clip: MotionClip) -> dict[str, Any]:
         ValueError: a replay array that float32 does not hold exactly (replay would drift).
     """
     frames, terrain = clip.frames, clip.terrain
+    provenance = clip.provenance.to_dict()
     row: dict[str, Any] = {
         "clip_id": clip.clip_id,
         "iteration": clip.provenance.iteration,
@@ -119,7 +128,8 @@ def clip_to_row(clip: MotionClip) -> dict[str, Any]:
         "terrain_origin": _flat(terrain.origin),
         "terrain_heights": _flat(terrain.heights),
         "path_nodes": None if clip.path_nodes is None else _flat(clip.path_nodes),
-        "provenance": json.dumps(clip.provenance.to_dict(), sort_keys=True),
+        "provenance": json.dumps(provenance, sort_keys=True),
+        **provenance_columns(provenance),
         "metrics": json.dumps({k: float(v) for k, v in clip.metrics.items()}, sort_keys=True),
         "replay_backend": clip.replay.backend if clip.replay else None,
         "replay_model_hash": clip.replay.model_hash if clip.replay else None,
@@ -208,31 +218,27 @@ def clips_to_table(clips: Sequence[MotionClip]) -> pa.Table:
 
 
 def table_to_clips(table: pa.Table, where: str = "table") -> list[MotionClip]:
-    """The clips of a table.
+    """The clips of a table of this or an older schema version.
 
     Args:
-        table: rows of ``CLIP_SCHEMA``.
+        table: rows of ``CLIP_SCHEMA``, or of an older version.
         where: what to call the table in messages.
 
     Raises:
         InputError: no or a newer schema version, missing columns, damaged rows.
     """
+    table = migrate(table, where)
     check_schema(table.schema, where)
     return [row_to_clip(row) for row in iter_rows(table)]
 
 
 def check_schema(schema: pa.Schema, where: str) -> None:
-    """Refuse tables that this version cannot read; see ``table_to_clips``."""
-    stored = (schema.metadata or {}).get(VERSION_KEY)
-    if stored is None or not stored.isdigit():
+    """Refuse tables of other schema versions, or without all columns; see ``table_to_clips``."""
+    version = stored_version(schema, where)
+    if version != SCHEMA_VERSION:
         raise InputError(
-            f"{where}: no clip schema version in the metadata; files written by this project are "
-            "needed; import the data with 'parc import'"
-        )
-    if int(stored) > SCHEMA_VERSION:
-        raise InputError(
-            f"{where}: clip schema version {int(stored)}; up to {SCHEMA_VERSION} can be read; "
-            "update this program"
+            f"{where}: clip schema version {version}; version {SCHEMA_VERSION} is needed here; "
+            "write the data set anew with 'parc import OLD --out NEW'"
         )
     missing = [name for name in CLIP_SCHEMA.names if name not in schema.names]
     if missing:
