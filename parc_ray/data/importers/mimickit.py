@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from parc_ray.character import rotations as rot
 from parc_ray.character.character import Character
-from parc_ray.data.importers.raw import RawMotion, field_of, finite, frame_rate
+from parc_ray.data.importers.raw import RawMotion, brief, field_of, finite, frame_rate
 from parc_ray.data.unpickle import safe_load
 from parc_ray.errors import InputError
 
@@ -40,8 +41,8 @@ def load(path: Path, character: Character) -> RawMotion:
         f"frames by 6 root numbers + {num_dofs} joint angles of character {character.name!r}",
     )
     mode = data.get("loop_mode", 0)
-    if mode not in (0, 1):
-        raise InputError(f"{path}: loop_mode: {mode!r}; 0 (clamp) or 1 (wrap) is allowed; fix it")
+    if not isinstance(mode, int | float | np.number) or mode not in (0, 1):
+        raise InputError(f"{path}: loop_mode: {brief(mode)}; 0 (clamp) or 1 (wrap) is allowed; fix it")
     return RawMotion(
         root_pos=frames[:, :3],
         root_rot=rot.quat_positive(rot.quat_from_exp(frames[:, 3:6])),
