@@ -70,7 +70,7 @@ def parse(data: bytes, name: str, character: Character) -> RawMotion:
     """Read the content of one file; ``name`` is what messages call it. Errors as ``load``."""
     try:
         content: Any = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{name}: not JSON ({error}); a complete file is needed; fetch the file again"
         ) from error
@@ -83,14 +83,14 @@ def parse(data: bytes, name: str, character: Character) -> RawMotion:
     if len(frames) < 2:
         raise InputError(f"{name}: {len(frames)} frame; 2 or more are needed; use a longer motion")
     joint_rot = _joint_rotations(frames[:, 8:], name, character)
-    loop = str(content.get("Loop", "none")).lower()
+    loop = content.get("Loop", "none")
     times, fps = _times(frames[:, 0], name)
     raw = RawMotion(
         root_pos=_to_z_up(frames[:, 1:4]),
         root_rot=_quaternion(frames[:, 4:8], f"{name}: root rotation"),
         dof=joint_rot_to_dof(character.skeleton, joint_rot),
         fps=fps,
-        loop="wrap" if loop == "wrap" else "clamp",
+        loop="wrap" if isinstance(loop, str) and loop.lower() == "wrap" else "clamp",
         source="DeepMimic motion text",
         licence=LICENCE,
     )
