@@ -17,6 +17,7 @@ from parc_ray.character.character import Character
 from parc_ray.character.kinematics import joint_rot_to_dof
 from parc_ray.data.importers.raw import (
     RawMotion,
+    brief,
     field_of,
     finite,
     frame_rate,
@@ -56,10 +57,11 @@ def load(path: Path, character: Character) -> RawMotion:
     root_rot = _quaternions(motion, "root_rot", path, (count, 4), "frames by xyzw")
     hint = f"frames by {joints} joints of character {character.name!r} by xyzw"
     joint_rot = _quaternions(motion, "joint_rot", path, (count, joints, 4), hint)
-    mode = str(motion.get("loop_mode", "CLAMP")).upper().rsplit(".", maxsplit=1)[-1]
+    stored = motion.get("loop_mode", "CLAMP")
+    mode = stored.upper().rsplit(".", maxsplit=1)[-1] if isinstance(stored, str) else None
     if mode not in ("CLAMP", "WRAP"):
         raise InputError(
-            f"{path}: motion_data.loop_mode: {mode!r}; CLAMP or WRAP is allowed; fix it"
+            f"{path}: motion_data.loop_mode: {brief(stored)}; CLAMP or WRAP is allowed; fix it"
         )
     return RawMotion(
         root_pos=root_pos,
