@@ -2,14 +2,15 @@
 
 Streaming systems draw some thousand windows a second, a gather from flat tensors a hundred thousand
 (docs/design/ray.md, Data pools). To keep a draw a single gather, every clip is interpolated once
-(slerp) at ``phases`` times its frame rate; windows start on that finer grid.
+(slerp) at ``phases`` times its frame rate; windows start on that finer grid. Where that would take
+more memory than allowed there are fewer phases: the more frames, the less they are missed.
 
 Legend: C clips, N windows, T frames of a window, B bodies, D degrees of freedom, P phases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,12 +18,13 @@ from torch import Tensor
 
 from parc_ray.character import rotations as rot
 from parc_ray.character.skeleton import Skeleton
-from parc_ray.data.weights import clip_probabilities
+from parc_ray.data.row_buffer import RowBuffer
+from parc_ray.data.weights import WeightedClip, probabilities
 from parc_ray.errors import InputError
-from parc_ray.motion.clip import MotionClip
+from parc_ray.motion.clip import LoopMode, MotionClip
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.motion.resample import PARC_FPS, sample_frames
-from parc_ray.terrain.heightfield import HeightfieldBatch
+from parc_ray.terrain.heightfield import Heightfield, HeightfieldBatch
 
 TARGET_MIN_S = 0.4
 """s, least time from a window's start to its target, as in the published code."""
@@ -30,6 +32,8 @@ TARGET_SPAN_S = 1.1
 """s, range of that time beyond the least."""
 SECOND_S = 0.5
 """s from the target to the second one, for generators that are told both; PARC has none."""
+MEMORY_MB = 2_000.0
+"""MB, room for the table of frames; 24 million rows of the humanoid's 50 numbers take 4800."""
 LOOP_EXTRA_S = 3.0
 """s by which looped clips are continued; window plus target must fit."""
 
@@ -58,68 +62,118 @@ class WindowBatch:
     """(N,) rad, heading of the root then."""
 
 
+@dataclass(frozen=True)
+class _Head:
+    """What a bank knows of a clip besides its frames and terrain."""
+
+    clip_id: str
+    num_frames: int
+    loop: LoopMode
+    weight: WeightedClip
+
+
 class ClipBank:
     """Clips and terrains as flat tensors; draws windows by gather."""
 
     def __init__(
         self,
-        clips: Sequence[MotionClip],
+        clips: Iterable[MotionClip],
         skeleton: Skeleton,
         *,
         fps: float = PARC_FPS,
         phases: int = 4,
         class_balance: bool = True,
         initial_share: float = 0.0,
+        memory_mb: float = MEMORY_MB,
     ) -> None:
         """Interpolate and join all clips.
 
         Args:
-            clips: clips at ``fps``, all with terrains of one cell size.
+            clips: clips at ``fps``, all with terrains of one cell size; taken one at a time, none
+                is kept.
             skeleton: the kinematic tree that the clips are for.
             fps: frames per second of clips and windows.
-            phases: start times per frame; 1 uses stored frames only. Memory grows with it.
+            phases: most start times per frame; 1 uses stored frames only.
             class_balance: whether classes are equally likely.
             initial_share: least probability of the clips of iteration 0 together, 0 for none.
+            memory_mb: room for the table of frames, MB; ``phases`` is halved until it fits (or is
+                1). Terrains come on top, 4 bytes per cell and layer.
 
         Raises:
             InputError: no clips, another frame rate, or terrains of different cell sizes.
         """
-        if not clips:
-            raise InputError("clips: there are none; at least one is needed; import some data")
         if phases < 1:
             raise InputError(f"phases: {phases}; 1 or more is allowed; use 4")
-        self.fps, self.phases, self.skeleton = fps, phases, skeleton
-        self.clips = tuple(clips)
-        self.terrains = HeightfieldBatch.stack([clip.terrain for clip in clips])
-        self.probabilities = clip_probabilities(
-            clips, class_balance=class_balance, initial_share=initial_share
-        )
-        self.duration_s = torch.tensor([c.duration_s for c in clips], dtype=torch.float64)
-        self.is_loop = torch.tensor([c.loop == "wrap" for c in clips])
-        tables = [self._table(clip) for clip in clips]
-        self._length = torch.tensor([len(t) for t in tables])
-        self._first = torch.cumsum(self._length, 0) - self._length
-        self._table_all = torch.cat(tables)
+        self.fps, self.phases, self.skeleton = fps, 1, skeleton
         self._widths = [3, 4, skeleton.num_dofs, skeleton.num_bodies]
+        rows, heads = RowBuffer(sum(self._widths)), []
+        terrains: list[Heightfield] = []
+        for clip in clips:
+            self._check_rate(clip)
+            rows.append(_joined(clip.frames.to(torch.float32)))
+            heads.append(_Head(clip.clip_id, clip.num_frames, clip.loop, WeightedClip.of(clip)))
+            terrains.append(clip.terrain)
+        if not heads:
+            raise InputError("clips: there are none; at least one is needed; import some data")
+        self.heads = tuple(heads)
+        self.terrains = HeightfieldBatch.stack(terrains)
+        self.probabilities = probabilities(
+            [head.weight for head in heads],
+            class_balance=class_balance,
+            initial_share=initial_share,
+        )
+        self.duration_s = torch.tensor([head.weight.seconds for head in heads]).double()
+        self.is_loop = torch.tensor([head.loop == "wrap" for head in heads])
         self._cumulative = torch.cumsum(self.probabilities, 0)
+        self._fill(rows, phases, memory_mb)
 
-    def __len__(self) -> int:
-        """Number of clips."""
-        return len(self.clips)
+    def _fill(self, rows: RowBuffer, phases: int, memory_mb: float) -> None:
+        """Interpolate the stored rows at as many phases as fit."""
+        stored = torch.tensor([head.num_frames for head in self.heads])
+        first = torch.cumsum(stored, 0) - stored
+        while phases > 1 and self._bytes(phases) > memory_mb * 1e6:
+            phases //= 2
+        self.phases = phases
+        self._length = self._lengths()
+        self._first = torch.cumsum(self._length, 0) - self._length
+        self._table_all = raw = rows.take()
+        if phases == 1 and not bool(self.is_loop.any()):
+            return
+        self._table_all = torch.empty(int(self._length.sum()), raw.shape[1])
+        for head, start, at in zip(self.heads, first.tolist(), self._first.tolist(), strict=True):
+            part = self._table(raw[start : start + head.num_frames], head)
+            self._table_all[at : at + len(part)] = part
 
-    def _table(self, clip: MotionClip) -> Tensor:
-        """(frames x phases, 3 + 4 + D + B) interpolated rows of one clip."""
+    def _lengths(self) -> Tensor:
+        """(C,) long, rows of each clip."""
+        return torch.tensor([self._count(head.num_frames, head.loop) for head in self.heads])
+
+    def _count(self, num_frames: int, loop: LoopMode) -> int:
+        extra = LOOP_EXTRA_S if loop == "wrap" else 0.0
+        return (num_frames - 1) * self.phases + 1 + round(extra * self.fps * self.phases)
+
+    def _bytes(self, phases: int) -> int:
+        """Size of the table with so many phases, a row more or less per clip."""
+        return int(self._lengths().sum()) * phases * sum(self._widths) * 4
+
+    def _check_rate(self, clip: MotionClip) -> None:
         if abs(clip.fps - self.fps) > 1e-6 * self.fps:
             raise InputError(
                 f"clip {clip.clip_id!r}: {clip.fps:g} fps; {self.fps:g} is needed; resample it"
             )
-        extra = LOOP_EXTRA_S if clip.loop == "wrap" else 0.0
-        count = (clip.num_frames - 1) * self.phases + 1 + round(extra * self.fps * self.phases)
-        frames = clip.frames.to(torch.float32)
-        if self.phases > 1 or clip.loop == "wrap":
-            times = torch.arange(count, dtype=torch.float64) / (self.fps * self.phases)
-            frames = sample_frames(self.skeleton, frames, clip.fps, times, clip.loop)
-        return torch.cat((frames.root_pos, frames.root_rot, frames.dof, frames.contacts), dim=-1)
+
+    def __len__(self) -> int:
+        """Number of clips."""
+        return len(self.heads)
+
+    def _table(self, raw: Tensor, head: _Head) -> Tensor:
+        """(frames x phases, 3 + 4 + D + B) interpolated rows of one clip's own rows."""
+        if self.phases == 1 and head.loop == "clamp":
+            return raw
+        count = self._count(head.num_frames, head.loop)
+        times = torch.arange(count, dtype=torch.float64) / (self.fps * self.phases)
+        frames = MotionFrames(*raw.split(self._widths, dim=-1))
+        return _joined(sample_frames(self.skeleton, frames, self.fps, times, head.loop))
 
     def _rows(self, index: Tensor) -> MotionFrames:
         """Frames (..., n) at rows (..., n) of the joined table."""
@@ -138,7 +192,7 @@ class ClipBank:
         starts = torch.where(self.is_loop, last, last - span + 1)
         bad = ((starts < 1) & (self.probabilities > 0)).nonzero()
         if len(bad):
-            clip = self.clips[int(bad[0])]
+            clip = self.heads[int(bad[0])]
             raise InputError(
                 f"clip {clip.clip_id!r}: {clip.num_frames} frames; windows of {num_frames} are "
                 "drawn; leave the clip out or use shorter windows"
@@ -188,7 +242,7 @@ class ClipBank:
             latest = float(starts[clip_index[where]] - 1) / (self.fps * self.phases)
             raise InputError(
                 f"start_s[{where}]: {float(start_s[where]):g} s; 0 to {latest:g} s is allowed in "
-                f"clip {self.clips[int(clip_index[where])].clip_id!r}; choose an earlier start"
+                f"clip {self.heads[int(clip_index[where])].clip_id!r}; choose an earlier start"
             )
         half = torch.full(start.shape, 0.5, dtype=torch.float64)
         return self._windows(clip_index, start, half, num_frames)
@@ -220,3 +274,8 @@ class ClipBank:
             second_pos=second.root_pos,
             second_heading=rot.heading_angle(second.root_rot),
         )
+
+
+def _joined(frames: MotionFrames) -> Tensor:
+    """Rows (T, 3 + 4 + D + B) of frames (T, ...)."""
+    return torch.cat((frames.root_pos, frames.root_rot, frames.dof, frames.contacts), dim=-1)

@@ -10,6 +10,7 @@ import torch
 from parc_ray.character import rotations as rot
 from parc_ray.data.bank import ClipBank
 from parc_ray.data.duplicates import split_by_take
+from parc_ray.data.row_buffer import RowBuffer
 from parc_ray.data.weights import clip_probabilities
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import Provenance
@@ -130,6 +131,27 @@ def test_refusals(humanoid):
     loop = ClipBank([clip_of(humanoid, 0, loop="wrap")], skeleton)
     with pytest.raises(InputError, match="unroll"):
         loop.sample_windows(rng(), 1, 120)
+
+
+@pytest.mark.parametrize(("megabytes", "phases"), [(1.0, 4), (0.1, 2), (0.05, 1), (0.0, 1)])
+def test_fewer_phases_where_memory_is_short(humanoid, megabytes, phases):
+    """Three clips of 60 frames of 50 numbers take 36 kB per phase."""
+    clips = [clip_of(humanoid, i) for i in range(3)]
+    bank = ClipBank(iter(clips), humanoid.skeleton, memory_mb=megabytes)
+    assert bank.phases == phases
+    batch = bank.windows_at(torch.tensor([1]), torch.tensor([0.5]), 15)
+    assert torch.allclose(batch.frames.dof[0], clips[1].frames.dof[15:30], atol=2e-3)
+
+
+def test_rows_grow_in_place_and_keep_their_order():
+    rows, parts = RowBuffer(3), [torch.randn(n, 3) for n in (5, 0, 2000, 1, 700)]
+    for part in parts:
+        rows.append(part)
+    taken = rows.take()
+    assert torch.equal(taken, torch.cat(parts))
+    rows.append(parts[0])
+    assert torch.equal(rows.take(), parts[0])
+    assert torch.equal(taken, torch.cat(parts))
 
 
 def test_fast_enough(humanoid):
