@@ -7,8 +7,9 @@ as one that was not. Hashes are verified whenever a part is read.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -107,15 +108,27 @@ def read_clips(storage: Storage | str | Path, manifest: Manifest) -> list[Motion
     Raises:
         InputError: as ``read_part``; also when two clips have the same id.
     """
-    clips = [clip for part in iter_parts(Storage.from_uri(storage), manifest) for clip in part]
-    _check_ids(clips, f"data set {manifest.name!r}")
-    return clips
+    return list(iter_clips(storage, manifest))
+
+
+def iter_clips(storage: Storage | str | Path, manifest: Manifest) -> Iterator[MotionClip]:
+    """The same clips one after the other, a few parts in memory at a time; errors likewise."""
+    seen: set[str] = set()
+    for part in iter_parts(Storage.from_uri(storage), manifest):
+        _check_ids(part, f"data set {manifest.name!r}", seen)
+        yield from part
 
 
 def iter_parts(storage: Storage, manifest: Manifest) -> Iterator[list[MotionClip]]:
     """Clips part by part in the manifest's order, a few parts read ahead in threads."""
     with ThreadPoolExecutor(max_workers=_READ_THREADS) as pool:
-        yield from pool.map(lambda part: read_part(storage, part), manifest.parts)
+        ahead: deque[Future[list[MotionClip]]] = deque()
+        for part in manifest.parts:
+            ahead.append(pool.submit(read_part, storage, part))
+            if len(ahead) > _READ_THREADS:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def load_dataset(location: str | Path | Storage) -> tuple[Manifest, list[MotionClip]]:
@@ -171,8 +184,8 @@ def locate_part(storage: Storage, path: str) -> tuple[Storage, str]:
     return storage, path
 
 
-def _check_ids(clips: Sequence[MotionClip], where: str) -> None:
-    seen: set[str] = set()
+def _check_ids(clips: Sequence[MotionClip], where: str, seen: set[str] | None = None) -> None:
+    seen = set() if seen is None else seen
     for clip in clips:
         if clip.clip_id in seen:
             raise InputError(
