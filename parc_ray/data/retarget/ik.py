@@ -8,6 +8,7 @@ T frames, B bodies, N = 6 + D coordinates (see ``jacobian.py``); float64.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from parc_ray.character import rotations as rot
 from parc_ray.data.retarget.jacobian import Kinematics
 
+_HALF_TURN = math.pi - 1e-6
 _DAMPING = (1e-6, 1e-3, 1e9)  # least, first, most
 
 
@@ -31,6 +33,9 @@ class IkProblem:
     """(T, N) mapped coordinates, also what the result stays close to."""
     bounds: Tensor
     """(2, N) least and greatest value of each coordinate."""
+    balls: Tensor
+    """(S, 3) coordinates of ball joints: no longer than half a turn, as longer vectors mean the
+    same rotation as shorter ones elsewhere. Their bounds include zero."""
     held: Tensor
     """(K,) bodies held at places."""
     target: Tensor
@@ -61,6 +66,15 @@ class IkProblem:
         )
 
 
+def within(problem: IkProblem, x: Tensor) -> Tensor:
+    """The nearest coordinates (T, N) within bounds; too long rotation vectors are shortened."""
+    x = x.clamp(*problem.bounds)
+    vectors = x[:, problem.balls]
+    length = vectors.norm(dim=-1, keepdim=True).clamp(min=_HALF_TURN)
+    x[:, problem.balls] = vectors * (_HALF_TURN / length)
+    return x
+
+
 def solve(kinematics: Kinematics, problem: IkProblem, iterations: int, tolerance: float) -> Tensor:
     """Coordinates (T, N) within bounds at which the weighted squares are least.
 
@@ -71,7 +85,7 @@ def solve(kinematics: Kinematics, problem: IkProblem, iterations: int, tolerance
         tolerance: relative decrease of the cost below which it stops.
     """
     low, high = problem.bounds
-    x = problem.start.clamp(low, high)
+    x = within(problem, problem.start)
     damping = _DAMPING[1]
     cost = _cost(kinematics, problem, x)
     for _ in range(iterations):
@@ -80,7 +94,7 @@ def solve(kinematics: Kinematics, problem: IkProblem, iterations: int, tolerance
         before = cost
         while damping < _DAMPING[2]:
             step = _banded_step(blocks, gradient, problem.smooth_weight, fixed, damping)
-            trial = (x - step).clamp(low, high)
+            trial = within(problem, x - step)
             trial_cost = _cost(kinematics, problem, trial)
             if trial_cost < cost:
                 x, cost, damping = trial, trial_cost, max(damping / 10.0, _DAMPING[0])

@@ -12,6 +12,7 @@ from torch import Tensor
 from parc_ray.character import rotations as rot
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import dof_to_joint_rot, fk_from_dof, joint_rot_to_dof
+from parc_ray.character.skeleton import Skeleton
 from parc_ray.data.importers.raw import RawMotion
 from parc_ray.data.retarget.align import align_rest, leg_scale
 from parc_ray.data.retarget.ik import IkProblem, solve
@@ -209,6 +210,7 @@ def _problem(
         reference_rot=pose.root_rot,
         start=start,
         bounds=bounds,
+        balls=_balls(skeleton),
         held=held,
         target=target,
         held_weight=_inverse_square(held_sigma),
@@ -218,6 +220,17 @@ def _problem(
         stay_weight=_inverse_square(stay),
         smooth_weight=_inverse_square([s / fps**2 for s in smooth]),
     )
+
+
+def _balls(skeleton: Skeleton) -> Tensor:
+    """Coordinates (S, 3) of the ball joints whose ranges include zero."""
+    limits = skeleton.dof_limits
+    rows = [
+        list(range(6 + dofs.start, 6 + dofs.stop))
+        for kind, dofs in zip(skeleton.joint_kinds, skeleton.dof_slices, strict=True)
+        if kind == "spherical" and bool((limits[dofs, 0] <= 0).all() & (limits[dofs, 1] >= 0).all())
+    ]
+    return torch.tensor(rows, dtype=torch.long).reshape(-1, 3)
 
 
 def _inverse_square(sigma: Sequence[float]) -> Tensor:
