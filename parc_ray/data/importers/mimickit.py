@@ -42,7 +42,9 @@ def load(path: Path, character: Character) -> RawMotion:
     )
     mode = data.get("loop_mode", 0)
     if not isinstance(mode, int | float | np.number) or mode not in (0, 1):
-        raise InputError(f"{path}: loop_mode: {brief(mode)}; 0 (clamp) or 1 (wrap) is allowed; fix it")
+        raise InputError(
+            f"{path}: loop_mode: {brief(mode)}; 0 (clamp) or 1 (wrap) is allowed; fix it"
+        )
     return RawMotion(
         root_pos=frames[:, :3],
         root_rot=rot.quat_positive(rot.quat_from_exp(frames[:, 3:6])),
