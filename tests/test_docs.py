@@ -127,7 +127,7 @@ def test_every_example_is_understood(page, command, tmp_path, monkeypatch):
             cli.main([name, *words])
         assert caught.value.code == 0
     elif name in TOOLS:
-        module = "import_data" if name == "import" else name
+        module = "import_data" if name == "import" else name.replace("-", "_")
         parser = importlib.import_module(f"parc_ray.tools.{module}").arguments()
         _, rest = parser.parse_known_args(words)
         assert name == "optimize" or not rest
