@@ -112,7 +112,7 @@ class JointMap:
                 near = near or list(joint_names[:6])
                 raise InputError(
                     f"{where}: no joint {' or '.join(alternatives)} for body {names[body]!r} "
-                    f"(joint map {self.name}); near names: {', '.join(near)}; correct the map or "
+                    f"(joint map {self.name}); near names: {', '.join(n[:40] for n in near)}; correct the map or "
                     f"put a {FILE_NAME} beside the file"
                 )
         return found
