@@ -46,6 +46,9 @@ class DataConfig:
     initial_share: float = 0.3
     """Least share of the initial clips (D0) in what the generator is trained on, however many
     later clips join. 0: no floor, as in PARC, where it shrinks with every iteration."""
+    memory_mb: float = 2_000.0
+    """Room for the frames that the generator is trained from, MB per worker. Windows start at four
+    times per frame, at two or at the frames themselves, whichever fits. PARC: anywhere."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -53,6 +56,7 @@ class DataConfig:
         require(self.min_frames >= 2, "data.min_frames", self.min_frames, "2 or more")
         ok = 0 <= self.initial_share < 1
         require(ok, "data.initial_share", self.initial_share, "0 to below 1")
+        require(self.memory_mb >= 0, "data.memory_mb", self.memory_mb, "0 MB or more")
 
 
 @dataclass(frozen=True, kw_only=True)

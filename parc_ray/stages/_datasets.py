@@ -64,7 +64,7 @@ def save_manifest(
     return manifest
 
 
-def require_clips(clips: Sequence[MotionClip], what: str, remedy: str) -> None:
+def require_clips(clips: Sequence[object], what: str, remedy: str) -> None:
     """Raise an ``InputError`` where there is nothing to work on."""
     if not clips:
         raise InputError(f"{what}: there are no clips; at least one is needed; {remedy}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from algorithms.diffusion.train import GENERATOR, train_generator
-from parc_ray.character.character import load_character
+from parc_ray.character.character import Character, load_character
 from parc_ray.config import ParcConfig
 from parc_ray.data.bank import ClipBank
+from parc_ray.data.store import iter_clips
 from parc_ray.stages._curves import write_curve
-from parc_ray.stages._datasets import read_input, require_clips
+from parc_ray.stages._datasets import read_manifest, require_clips
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.registry import StageSpec
 
@@ -16,8 +17,7 @@ def body(run: StageRun) -> StageOutputs:
     """Train on Ray Train workers."""
     config: ParcConfig = run.ctx.config
     character = load_character(config.character)
-    clips = read_input(run, "dataset", character)
-    require_clips(clips, "training set of the generator", "check what was recorded before")
+    bank = _load(run, config, character)
     resources = config.resources
     out = run.dir.local_path()
     warm = None
@@ -25,7 +25,7 @@ def body(run: StageRun) -> StageOutputs:
         storage, path = run.open_input("warm_start")
         warm = storage.local_path(path)
     result = train_generator(
-        ClipBank(clips, character.skeleton, initial_share=config.data.initial_share),
+        bank,
         character,
         config.generator_for(run.ctx.iteration, run.seed),
         out,
@@ -36,12 +36,26 @@ def body(run: StageRun) -> StageOutputs:
         resources=resources.per_worker(),
     )
     write_curve(run, "metrics.jsonl")
-    metrics = {**result.metrics, "clips": float(len(clips))}
+    metrics = {**result.metrics, "clips": float(len(bank))}
     return StageOutputs(
         paths={"generator": GENERATOR},
         rows={"generator": 1},
         metrics=metrics,
         worker_cpu_seconds=result.cpu_s * resources.generator_workers,
+    )
+
+
+def _load(run: StageRun, config: ParcConfig, character: Character) -> ClipBank:
+    """The training set in memory, its clips read one after the other."""
+    manifest = read_manifest(run, "dataset")
+    manifest.check_character(character.digest, "input 'dataset'")
+    what, remedy = "training set of the generator", "check what was recorded before"
+    require_clips(manifest.parts, what, remedy)
+    return ClipBank(
+        iter_clips(run.ctx.run, manifest),
+        character.skeleton,
+        initial_share=config.data.initial_share,
+        memory_mb=config.data.memory_mb,
     )
 
 
@@ -51,6 +65,7 @@ STAGE = StageSpec(
         "workers": config.resources.generator_workers,
         "character": config.character,
         "initial_share": config.data.initial_share,
+        "memory_mb": config.data.memory_mb,
     },
     body=body,
 )
