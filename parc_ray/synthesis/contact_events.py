@@ -49,6 +49,10 @@ class EventConfig:
     """m/s, the root moves at least this fast while a hand bears (a waving hand does not count)."""
     flight_speed: float = 1.0
     """m/s, both feet move faster than this in flight."""
+    hold_s: float = 0.15
+    """s, a hand that rests this long while the feet are slow holds the body (it hangs)."""
+    fall_accel: float = 6.5
+    """m/s^2, a body that accelerates downwards faster than this is borne by nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +71,10 @@ class ContactEvent:
     """Frame after the last."""
     in_flight: bool = False
     """Hand only: both feet were moving fast."""
+    bears: bool = True
+    """Hand only: it bore the body, in flight or for long, while nothing else did."""
+    heading: tuple[float, float] = (1.0, 0.0)
+    """Hand only: unit vector of the horizontal travel of the root while it rested."""
 
 
 def runs(mask: np.ndarray, shortest: int = 1) -> Iterator[tuple[int, int]]:
@@ -154,6 +162,8 @@ def hand_events(
     near_support = np.convolve(supported, np.ones(3), mode="same") > 0
     moving = speeds(pos[:, 0], rate_hz) > config.root_speed
     feet_speed = speeds(pos[:, list(character.feet)], rate_hz).min(axis=1)
+    mass = character.body_masses.numpy().astype(np.float64)
+    centre = (pos[..., 2] * mass).sum(axis=1) / mass.sum()
     events: list[ContactEvent] = []
     for hand in character.hands:
         geoms = [g for g in character.geoms if g.body == hand]
@@ -170,6 +180,8 @@ def hand_events(
             best = start + int(speed[start:stop].argmin())
             if speed[best] > config.hand_still:
                 continue
+            in_flight = bool(feet_speed[best] > config.flight_speed)
+            held = in_flight or stop - start >= config.hold_s * rate_hz
             events.append(
                 ContactEvent(
                     kind="hand",
@@ -177,7 +189,27 @@ def hand_events(
                     xy=point[max(start, best - 1) : min(stop, best + 2), :2],
                     start=start,
                     stop=stop,
-                    in_flight=bool(feet_speed[best] > config.flight_speed),
+                    in_flight=in_flight,
+                    bears=held and not _falls(centre, start, stop, rate_hz, config),
+                    heading=_heading(pos[:, 0, :2], start, stop, rate_hz),
                 )
             )
     return events
+
+
+def _falls(centre: np.ndarray, start: int, stop: int, rate_hz: float, config: EventConfig) -> bool:
+    """Whether the centre of mass (T,) in m falls freely from ``start`` to ``stop``."""
+    spare = max(1, round(0.05 * rate_hz))
+    part = centre[max(0, start - spare) : stop + spare]
+    if len(part) < 5:
+        return False
+    seconds = np.arange(len(part)) / rate_hz
+    return bool(2.0 * np.polyfit(seconds, part, 2)[0] < -config.fall_accel)
+
+
+def _heading(root_xy: np.ndarray, start: int, stop: int, rate_hz: float) -> tuple[float, float]:
+    """Unit vector of the way of the root (T, 2) from a quarter second before to after."""
+    spare = max(1, round(0.25 * rate_hz))
+    way = root_xy[min(len(root_xy) - 1, stop + spare)] - root_xy[max(0, start - spare)]
+    length = float(np.hypot(*way))
+    return (float(way[0] / length), float(way[1] / length)) if length > 1e-6 else (1.0, 0.0)

@@ -1,76 +1,46 @@
 """A blocky heightfield under a motion that came without one.
 
-Rests of feet and hands give levels, swept free space gives an upper bound on every cell, and every
-cell takes the level of the nearest rest that its bound allows. This is done on a fine grid that is
-then pooled to the wanted cell size; the phase of the coarse grid is chosen so that edges fall
-between cells where they can. What no contact shows (gaps jumped over, the width of blocks) is a
-guess and has low confidence.
+Rests of feet and hands give levels (``inferred_levels``), swept free space gives an upper bound on
+every cell, and every cell takes the level of the nearest rest that its bound allows
+(``inferred_grid``). The grid is then moved until its walls stand where bodies leaned on them
+(``wall_fit``). What no contact shows (depth and borders of gaps, the width of blocks) is a guess
+and has low confidence.
 
-Legend: T frames, L levels, (X, Y) cells; metres, world frame.
+Legend: T frames, X, Y cells; metres, world frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy import ndimage
 from torch import Tensor
 
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
-from parc_ray.character.surface import place_points, surface_points
-from parc_ray.errors import InputError
+from parc_ray.character.surface import SurfacePoints, place_points, sole_points, surface_points
 from parc_ray.motion.clip import LoopMode
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.motion.resample import sample_frames
 from parc_ray.synthesis.contact_events import (
     ContactEvent,
-    EventConfig,
     bottom_points,
     foot_events,
     hand_events,
+    runs,
+    speeds,
 )
+from parc_ray.synthesis.inference_config import InferenceConfig
+from parc_ray.synthesis.inferred_grid import FineGrid, Pit, gather, make_grid, pool
+from parc_ray.synthesis.inferred_levels import Level, find_levels
+from parc_ray.synthesis.wall_fit import WallPoints, fit_walls
 from parc_ray.terrain.heightfield import Heightfield
 
+__all__ = ["InferenceConfig", "TerrainEstimate", "describe", "figures", "infer_terrain"]
 
-@dataclass(frozen=True, kw_only=True)
-class InferenceConfig:
-    """How a terrain is inferred. Measured, see docs/design/data.md, Inferred terrain."""
-
-    cell_size: float = 0.4
-    """m, cell size of the result. PARC: 0.4. With 0.2 edges fit better."""
-    margin: float = 1.2
-    """m of ground around everything that the body passes over."""
-    rate_hz: float = 60.0
-    """Rate at which the motion is looked at."""
-    fine_cell: float = 0.1
-    """m, fine grid; the cell size must be a multiple of it."""
-    events: EventConfig = field(default_factory=EventConfig)
-    """When feet and hands count as resting."""
-    level_tolerance: float = 0.06
-    """m, foot rests within this height are one level."""
-    hand_snap: float = 0.08
-    """m, a hand rest this close to a foot level belongs to it."""
-    hand_tolerance: float = 0.12
-    """m, hand rests within this height are one level."""
-    headroom: float = 0.03
-    """m, how far ground may reach into the space that the body swept."""
-    hand_block: float = 0.45
-    """m, how far a level that only hands touched reaches from there."""
-    known_distance: float = 0.5
-    """m from the nearest rest at which confidence has fallen to one half."""
-
-    def __post_init__(self) -> None:
-        """Check the cell sizes."""
-        ratio = self.cell_size / self.fine_cell
-        if self.fine_cell <= 0 or ratio < 0.999 or abs(ratio - round(ratio)) > 1e-6:
-            raise InputError(
-                f"cell_size: {self.cell_size:g} m; multiples of the fine cell "
-                f"({self.fine_cell:g} m) are allowed; choose 0.1, 0.2, 0.3, 0.4 ..."
-            )
+_SHORTEST_FLIGHT_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,11 +50,15 @@ class TerrainEstimate:
     terrain: Heightfield
     """The ground, with confidence per cell."""
     levels: tuple[float, ...]
-    """m, ascending heights of the levels found."""
+    """m, ascending heights of the levels found, without pits."""
     foot_levels: tuple[float, ...]
     """m, those among them that feet stood on."""
     events: tuple[ContactEvent, ...]
     """The rests that were used."""
+    summary: tuple[Level, ...] = ()
+    """Per level: height, what touched it, for how long, how sure it is. Empty without rests."""
+    gap: float | None = None
+    """m, height given to pits under flights (a guess); None without pits."""
 
     @property
     def floor(self) -> float:
@@ -94,20 +68,15 @@ class TerrainEstimate:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _FineGrid:
-    """The fine grid and the lowest body point ever above each of its cells."""
+class _Motion:
+    """Bodies of a motion at the rate that it is looked at."""
 
-    low: np.ndarray
-    """(2,) m, lower corner."""
-    cell: float
-    """m."""
-    bound: np.ndarray
-    """(X, Y) m, infinite where nothing passed."""
-
-    def cells(self, xy: np.ndarray) -> np.ndarray:
-        """Cell indices (K, 2) of points (K, 2)."""
-        index = np.floor((xy - self.low) / self.cell).astype(np.int64)
-        return np.clip(index, 0, np.array(self.bound.shape) - 1)
+    pos: Tensor
+    """(T, B, 3) m, float64."""
+    rot: Tensor
+    """(T, B, 4) xyzw."""
+    surface: Tensor
+    """(T, P, 3) m, surface points."""
 
 
 def infer_terrain(
@@ -131,191 +100,192 @@ def infer_terrain(
         the lowest point that the body reached, with confidence 0.
     """
     config = config or InferenceConfig()
-    body_pos, body_rot = _bodies(character, frames, fps, config.rate_hz)
-    grid = _fine_grid(character, body_pos, body_rot, config)
-    feet, supported = foot_events(character, body_pos, body_rot, config.rate_hz, config.events)
-    hands = hand_events(character, body_pos, body_rot, supported, config.rate_hz, config.events)
+    motion = _bodies(character, frames, fps, config.rate_hz)
+    points = _all_points(character, motion)
+    grid = make_grid(points, config)
+    rate, rules = config.rate_hz, config.events
+    feet, supported = foot_events(character, motion.pos, motion.rot, rate, rules)
+    hands = hand_events(character, motion.pos, motion.rot, supported, rate, rules)
     feet = [e for e in feet if _is_free(e, grid, config)]
     hands = [e for e in hands if _is_free(e, grid, config)]
-    foot_levels = _levels(feet, config.level_tolerance)
-    levels, hand_only, used = _all_levels(foot_levels, feet, hands, config)
-    if not levels:
-        floor = float(grid.bound[np.isfinite(grid.bound)].min())
-        levels, hand_only = [floor], [False]
-    votes = _votes(used, levels, grid)
-    label = _label(votes, np.array(levels), np.array(hand_only), grid, config)
-    terrain = _pool(votes, label, np.array(levels), grid, config)
+    found = find_levels(feet, hands, config)
+    if not found:
+        return _without_rest(grid, config)
+    pit = _pit(character, motion, found, supported, grid, config)
+    evidence = gather(found, pit, grid, config)
+    pooled = pool(evidence, grid, config)
+    if config.phase is None and len(evidence.levels) > 1:
+        walls = _wall_points(character, motion, found, rate)
+        heights = evidence.levels[pooled.label]
+        shift = fit_walls(heights, pooled.origin, config.cell_size, walls)
+        if shift.any():
+            x, y = (pooled.origin + shift).tolist()
+            config = replace(config, phase=(x, y))
+            grid = make_grid(points, config)
+            evidence = gather(found, pit, grid, config)
+            pooled = pool(evidence, grid, config)
+    heights = evidence.levels[pooled.label]
     return TerrainEstimate(
-        terrain=terrain,
-        levels=tuple(levels),
-        foot_levels=tuple(foot_levels),
-        events=tuple(used),
+        terrain=Heightfield(
+            heights=torch.from_numpy(heights.astype(np.float32)),
+            origin=torch.from_numpy(pooled.origin.astype(np.float32)),
+            cell_size=config.cell_size,
+            confidence=torch.from_numpy(pooled.confidence.astype(np.float32)),
+        ),
+        levels=tuple(level.height for level in found),
+        foot_levels=tuple(level.height for level in found if level.kind == "foot"),
+        events=tuple(event for level in found for event in level.events),
+        summary=tuple(found),
+        gap=None if pit is None else pit.height,
     )
 
 
-def _bodies(
-    character: Character, frames: MotionFrames, fps: float, rate_hz: float
-) -> tuple[Tensor, Tensor]:
-    """Body positions (T', B, 3) and rotations (T', B, 4) at ``rate_hz``, float64."""
+def figures(estimate: TerrainEstimate) -> dict[str, float]:
+    """Figures for a clip's metrics.
+
+    Returns:
+        ``inferred_levels`` and ``inferred_hand_levels``, counts; ``inferred_contact_s``, s of all
+        rests; ``inferred_confidence``, mean confidence of the cells under the rests, weighted by
+        their length (0 without rests); ``inferred_known``, share of cells that are known better
+        than not (confidence of one half or more); ``inferred_gap``, 1 where a pit was put.
+    """
+    known = estimate.terrain.confidence
+    under, seconds = 0.0, sum(level.seconds for level in estimate.summary)
+    if known is not None and estimate.events:
+        weights = np.array([e.stop - e.start for e in estimate.events], dtype=np.float64)
+        means = []
+        for event in estimate.events:
+            ij = estimate.terrain.index_of(torch.from_numpy(event.xy).to(known.dtype))
+            means.append(float(known[ij[:, 0], ij[:, 1]].mean()))
+        under = float((weights * means).sum() / weights.sum())
+    return {
+        "inferred_levels": float(len(estimate.levels)),
+        "inferred_hand_levels": float(sum(v.kind == "hand" for v in estimate.summary)),
+        "inferred_contact_s": seconds,
+        "inferred_confidence": under,
+        "inferred_known": 0.0 if known is None else float((known >= 0.5).float().mean()),
+        "inferred_gap": float(estimate.gap is not None),
+    }
+
+
+def describe(estimate: TerrainEstimate, base: float = 0.0) -> str:
+    """One line on what was inferred and how sure it is; heights in m above ``base``."""
+    if not estimate.summary:
+        return "no rest of a foot or hand found, flat ground assumed, confidence 0"
+    parts = [
+        f"{level.height - base:.2f} ({level.kind} {level.seconds:.1f} s, {level.confidence:.2f})"
+        for level in estimate.summary
+    ]
+    pit = "" if estimate.gap is None else f"; pit at {estimate.gap - base:.2f} guessed"
+    confidence = figures(estimate)["inferred_confidence"]
+    return f"levels {', '.join(parts)} m{pit}; confidence under contacts {confidence:.2f}"
+
+
+def _bodies(character: Character, frames: MotionFrames, fps: float, rate_hz: float) -> _Motion:
+    """Bodies at ``rate_hz``, float64."""
     frames = frames.to(torch.float64)
     duration = (frames.num_frames - 1) / fps
     times = torch.arange(int(duration * rate_hz + 1e-6) + 1, dtype=torch.float64) / rate_hz
     dense = sample_frames(character.skeleton, frames, fps, times)
-    return fk_from_dof(character.skeleton, dense.root_pos, dense.root_rot, dense.dof)
+    pos, rot = fk_from_dof(character.skeleton, dense.root_pos, dense.root_rot, dense.dof)
+    surface = place_points(surface_points(character, "full"), pos, rot)
+    return _Motion(pos=pos, rot=rot, surface=surface)
 
 
-def _fine_grid(
-    character: Character, body_pos: Tensor, body_rot: Tensor, config: InferenceConfig
-) -> _FineGrid:
-    parts = [place_points(surface_points(character, "full"), body_pos, body_rot)]
+def _all_points(character: Character, motion: _Motion) -> np.ndarray:
+    """Surface points and lowest points of all geoms in all frames, (K, 3) m."""
+    parts = [motion.surface]
     parts += [
-        bottom_points(geom, body_pos[:, geom.body], body_rot[:, geom.body])
+        bottom_points(geom, motion.pos[:, geom.body], motion.rot[:, geom.body])
         for geom in character.geoms
     ]
-    points = torch.cat(parts, dim=1).reshape(-1, 3).numpy()
-    cell, coarse = config.fine_cell, config.cell_size
-    low = np.floor((points[:, :2].min(0) - config.margin) / coarse) * coarse
-    high = np.ceil((points[:, :2].max(0) + config.margin) / coarse) * coarse
-    # one coarse cell more on each side leaves room to shift the coarse grid by any phase
-    low, high = low - coarse, high + coarse
-    shape = np.round((high - low) / cell).astype(int)
-    bound = np.full(shape, np.inf)
-    index = np.floor((points[:, :2] - low) / cell).astype(np.int64)
-    np.minimum.at(bound, (index[:, 0], index[:, 1]), points[:, 2])
-    return _FineGrid(low=low, cell=cell, bound=bound)
+    return torch.cat(parts, dim=1).reshape(-1, 3).numpy()
 
 
-def _is_free(event: ContactEvent, grid: _FineGrid, config: InferenceConfig) -> bool:
+def _is_free(event: ContactEvent, grid: FineGrid, config: InferenceConfig) -> bool:
     """Whether the body never swept through the ground that the event claims, over most of it."""
     cells = grid.cells(event.xy)
     bound = grid.bound[cells[:, 0], cells[:, 1]]
     return bool((event.height <= bound + config.headroom + 0.02).mean() > 0.5)
 
 
-def _levels(events: Sequence[ContactEvent], tolerance: float) -> list[float]:
-    """Heights of the groups of events that lie within ``tolerance``, weighted by duration."""
-    ordered = sorted(events, key=lambda e: e.height)
-    groups: list[list[ContactEvent]] = []
-    for event in ordered:
-        if groups and event.height - _mean_height(groups[-1]) <= tolerance:
-            groups[-1].append(event)
-        else:
-            groups.append([event])
-    return [_mean_height(group) for group in groups]
-
-
-def _mean_height(group: Sequence[ContactEvent]) -> float:
-    weights = np.array([e.stop - e.start for e in group], dtype=np.float64)
-    heights = np.array([e.height for e in group])
-    return float((weights * heights).sum() / weights.sum())
-
-
-def _all_levels(
-    foot_levels: list[float],
-    feet: list[ContactEvent],
-    hands: list[ContactEvent],
-    config: InferenceConfig,
-) -> tuple[list[float], list[bool], list[ContactEvent]]:
-    """Ascending levels, whether only hands touched each, and the events that are used."""
-    at_foot_level = [
-        e for e in hands if any(abs(e.height - f) <= config.hand_snap for f in foot_levels)
-    ]
-    own = [e for e in hands if e not in at_foot_level and e.in_flight]
-    both = [(level, False) for level in foot_levels]
-    both += [(level, True) for level in _levels(own, config.hand_tolerance)]
-    both.sort()
-    used = [*feet, *at_foot_level, *own]
-    return [level for level, _ in both], [hand for _, hand in both], used
-
-
-def _votes(events: Sequence[ContactEvent], levels: list[float], grid: _FineGrid) -> np.ndarray:
-    """Frames (L, X, Y) that rests at each level spend on each fine cell."""
-    votes = np.zeros((len(levels), *grid.bound.shape))
-    for event in events:
-        level = int(np.abs(np.array(levels) - event.height).argmin())
-        cells = np.unique(grid.cells(event.xy), axis=0)
-        votes[level, cells[:, 0], cells[:, 1]] += event.stop - event.start
-    return votes
-
-
-def _label(
-    votes: np.ndarray,
-    levels: np.ndarray,
-    hand_only: np.ndarray,
-    grid: _FineGrid,
-    config: InferenceConfig,
-) -> np.ndarray:
-    """Index of the level (X, Y) of every fine cell."""
-    distance = _distance(votes, grid.cell)
-    allowed = levels[:, None, None] <= grid.bound + config.headroom
-    reach = np.where(hand_only, config.hand_block, np.inf)[:, None, None]
-    cost = np.where(allowed & (distance <= reach), distance, np.inf)
-    label = cost.argmin(axis=0)
-    label[~np.isfinite(cost.min(axis=0))] = 0
-    return label
-
-
-def _distance(votes: np.ndarray, cell: float) -> np.ndarray:
-    """Distance (L, X, Y) in m to the nearest cell with a vote for each level."""
-    result = np.full(votes.shape, np.inf)
-    for level, vote in enumerate(votes):
-        if vote.any():
-            result[level] = np.asarray(ndimage.distance_transform_edt(vote == 0)) * cell
-    return result
-
-
-def _pool(
-    votes: np.ndarray,
-    label: np.ndarray,
-    levels: np.ndarray,
-    grid: _FineGrid,
-    config: InferenceConfig,
-) -> Heightfield:
-    """The coarse terrain whose grid phase and levels contradict the evidence least."""
+def _without_rest(grid: FineGrid, config: InferenceConfig) -> TerrainEstimate:
+    """Flat ground at the lowest point, nothing of it known."""
     size = round(config.cell_size / grid.cell)
-    cost = _level_cost(votes, label, levels, grid, config)
-    best: tuple[float, tuple[int, int], np.ndarray] | None = None
-    for phase in np.ndindex(size, size):
-        pooled = _block_sum(cost, size, phase)
-        total = float(pooled.min(axis=0).sum())
-        if best is None or total < best[0] - 1e-9:
-            best = (total, phase, pooled.argmin(axis=0))
-    assert best is not None
-    _, phase, chosen = best
-    blocks = tuple(slice(p, p + n * size) for p, n in zip(phase, chosen.shape, strict=True))
-    distance = _distance(votes, grid.cell).min(axis=0)[blocks]
-    near = distance.reshape(chosen.shape[0], size, chosen.shape[1], size).min(axis=(1, 3))
-    confidence = np.exp2(-near / config.known_distance)
-    origin = grid.low + (np.array(phase) + size / 2) * grid.cell
-    return Heightfield(
-        heights=torch.from_numpy(levels[chosen].astype(np.float32)),
-        origin=torch.from_numpy(origin.astype(np.float32)),
-        cell_size=config.cell_size,
-        confidence=torch.from_numpy(confidence.astype(np.float32)),
+    floor = float(grid.bound[np.isfinite(grid.bound)].min())
+    shape = tuple(n // size for n in grid.bound.shape)
+    return TerrainEstimate(
+        terrain=Heightfield(
+            heights=torch.full(shape, floor, dtype=torch.float32),
+            origin=torch.from_numpy((grid.low + config.cell_size / 2).astype(np.float32)),
+            cell_size=config.cell_size,
+            confidence=torch.zeros(shape),
+        ),
+        levels=(floor,),
+        foot_levels=(),
+        events=(),
     )
 
 
-def _level_cost(
-    votes: np.ndarray,
-    label: np.ndarray,
-    levels: np.ndarray,
-    grid: _FineGrid,
+def _pit(
+    character: Character,
+    motion: _Motion,
+    levels: Sequence[Level],
+    supported: np.ndarray,
+    grid: FineGrid,
     config: InferenceConfig,
-) -> np.ndarray:
-    """Cost (L, X, Y) of giving a fine cell each level, in m of contradicted evidence."""
-    above = levels[:, None, None]
-    sunk = np.maximum(above - grid.bound - config.headroom, 0.0)
-    differs = np.minimum(np.abs(above - levels[label]), 0.5)
-    seconds = votes / config.rate_hz
-    missed = sum(
-        np.minimum(seconds[k], 0.5) * np.minimum(np.abs(levels - levels[k]), 0.5)[:, None, None]
-        for k in range(len(levels))
+) -> Pit | None:
+    """Pits under flights, None if there are none."""
+    lowest = levels[0].height
+    sole = _of_bodies(sole_points(character), motion, character.feet)
+    speed = speeds(sole, config.rate_hz)
+    touching = (np.abs(sole[..., 2] - lowest) < config.gap_edge) & (speed < config.gap_touch)
+    busy = supported | touching.any(axis=1)
+    for event in (e for level in levels for e in level.events):
+        busy[event.start : event.stop] = True
+    places: list[np.ndarray] = []
+    for start, stop in runs(~busy, max(1, round(_SHORTEST_FLIGHT_S * config.rate_hz))):
+        part = sole[start:stop].reshape(-1, 3)
+        if config.gaps != "none" and part[:, 2].min() < lowest - config.gap_dip:
+            places.append(part[part[:, 2] < lowest - config.gap_edge, :2])
+        if config.gaps == "jumped" and stop - start >= config.jump_s * config.rate_hz:
+            third = (stop - start) // 3
+            places.append(motion.pos[start + third : stop - third, 0, :2].numpy())
+    xy = np.concatenate(places) if places else np.empty((0, 2))
+    if not len(xy):
+        return None
+    cells = grid.cells(xy)
+    under = min(lowest, float(grid.bound[cells[:, 0], cells[:, 1]].min()))
+    return Pit(height=under - config.gap_depth, xy=xy, edge=sole[touching][:, :2])
+
+
+def _of_bodies(points: SurfacePoints, motion: _Motion, bodies: Sequence[int]) -> np.ndarray:
+    """Placed points (T, n, 3) of some bodies."""
+    keep = torch.isin(points.body, torch.tensor(list(bodies)))
+    part = SurfacePoints(points.body[keep], points.offset[keep], points.num_bodies)
+    return place_points(part, motion.pos, motion.rot).numpy()
+
+
+def _wall_points(
+    character: Character, motion: _Motion, levels: Sequence[Level], rate_hz: float
+) -> WallPoints:
+    """Points of feet and hands, and of rests, for the fit of the walls."""
+    ranges = surface_points(character, "full").point_ranges
+    pos, speed, group = [], [], []
+    for limb, body in enumerate((*character.feet, *character.hands)):
+        part = motion.surface[:, ranges[body]].numpy()
+        pos.append(part.reshape(-1, 3))
+        speed.append(np.gradient(part[..., :2], 1.0 / rate_hz, axis=0).reshape(-1, 2))
+        number = np.arange(len(part)) + limb * len(part)
+        group.append(np.repeat(number, part.shape[1]))
+    rests = [(level, event) for level in levels for event in level.events]
+    counts = [len(event.xy) for _, event in rests]
+    lengths = [(event.stop - event.start) / len(event.xy) for _, event in rests]
+    return WallPoints(
+        pos=np.concatenate(pos),
+        speed=np.concatenate(speed),
+        group=np.concatenate(group),
+        rest_xy=np.concatenate([event.xy for _, event in rests]),
+        rest_height=np.repeat([level.height for level, _ in rests], counts),
+        rest_weight=np.repeat(lengths, counts),
     )
-    return 4.0 * sunk + 0.25 * differs + 8.0 * missed
-
-
-def _block_sum(values: np.ndarray, size: int, phase: tuple[int, int]) -> np.ndarray:
-    """Sums (L, X', Y') over ``size`` x ``size`` blocks that start at ``phase``."""
-    counts = [(n - p) // size for n, p in zip(values.shape[1:], phase, strict=True)]
-    x, y = (slice(p, p + n * size) for p, n in zip(phase, counts, strict=True))
-    return values[:, x, y].reshape(len(values), counts[0], size, counts[1], size).sum(axis=(2, 4))

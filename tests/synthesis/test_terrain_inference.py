@@ -117,7 +117,8 @@ def test_runs_and_speeds():
 FALSE_LEVELS = {
     "humanoid_stairs03": {1.32, 1.85},  # "small false hand blocks beside stairs03"
     "humanoid_climb00": {0.57},  # "a slow foot on a wall can leave an extra level"
-    "humanoid_stairs02": {2.31},  # one hand of the hang at 2.40
+    # one hand of the hang at 2.60; a foot braced on the wall for 0.07 s before the hang
+    "humanoid_stairs02": {2.31, 1.09},
 }
 
 
