@@ -20,6 +20,9 @@ from torch import Tensor
 
 from parc_ray.errors import InputError
 
+MAX_CELLS = 20_000_000
+"""Most cells of a resampled terrain, more than a square kilometre at PARC's cell size."""
+
 
 def cell_index(xy: Tensor, origin: Tensor, size: Tensor, cell_size: float) -> Tensor:
     """Nearest cells of points, clamped to the grid.
@@ -161,7 +164,13 @@ class Heightfield:
         """
         if not (math.isfinite(cell_size) and cell_size > 0.0):
             raise InputError(f"cell_size: {cell_size} is not allowed; give metres > 0")
-        count = [max(1, round(n * self.cell_size / cell_size)) for n in self.shape]
+        spans = [n * self.cell_size / cell_size for n in self.shape]
+        if not math.prod(spans) <= MAX_CELLS:
+            raise InputError(
+                f"cell_size: {cell_size:g} m makes {math.prod(spans):.3g} cells of a terrain with "
+                f"cells of {self.cell_size:g} m; up to {MAX_CELLS} are allowed; lengths are metres"
+            )
+        count = [max(1, round(span)) for span in spans]
         origin = self.origin + (cell_size - self.cell_size) / 2
         new = Heightfield(heights=torch.zeros(count), origin=origin, cell_size=cell_size)
         if cell_size <= self.cell_size:
