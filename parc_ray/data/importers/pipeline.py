@@ -44,7 +44,13 @@ from parc_ray.motion.clip import LoopMode, MotionClip, Provenance, validate_clip
 from parc_ray.motion.contacts import label_contacts
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.motion.resample import PARC_FPS, resample, unroll_loop
-from parc_ray.synthesis.terrain_inference import InferenceConfig, TerrainEstimate, infer_terrain
+from parc_ray.synthesis.terrain_inference import (
+    InferenceConfig,
+    TerrainEstimate,
+    describe,
+    figures,
+    infer_terrain,
+)
 from parc_ray.terrain.heightfield import Heightfield
 
 logger = logging.getLogger(__name__)
@@ -347,11 +353,12 @@ def _ground(
         estimate = infer(character, clip.frames, clip.fps, clip.loop)
     down = torch.tensor([0.0, 0.0, -estimate.floor])
     frames = replace(clip.frames, root_pos=clip.frames.root_pos + down)
-    heights = ", ".join(f"{level - estimate.floor:.2f}" for level in estimate.levels)
-    inferred = f"terrain inferred, levels {heights} m, moved by {down[2]:.3f} m"
+    found = describe(estimate, estimate.floor)
+    inferred = f"terrain inferred, {found}, moved by {down[2]:.3f} m"
     provenance = replace(clip.provenance, notes=_joined(clip.provenance.notes, inferred))
     terrain = estimate.terrain.translated(down)
-    return replace(clip, frames=frames, terrain=terrain, provenance=provenance)
+    metrics = {**clip.metrics, **figures(estimate)}
+    return replace(clip, frames=frames, terrain=terrain, provenance=provenance, metrics=metrics)
 
 
 def _motion_files(directory: Path) -> list[Path]:
