@@ -91,7 +91,7 @@ class CheckConfig:
     """m, depth of the deepest point of the body, mean over frames."""
     penetration_max: Limit = Limit(warn=0.1)
     """m, depth of the deepest point of the body in the worst frame."""
-    foot_slide: Limit = Limit(warn=0.8, fail=3.0)
+    foot_slide: Limit = Limit(warn=1.0, fail=3.0)
     """m/s, mean speed of soles that are in contact."""
     high_jerk: Limit = Limit(warn=5.0, fail=60.0)
     """%, frames with a body beyond the greatest jerk of PARC's motion capture."""

@@ -12,7 +12,13 @@ import torch
 
 from parc_ray.character.character import Character
 from parc_ray.config import D0Config, DataConfig
-from parc_ray.data.importers.pipeline import ImportOptions, TerrainInference, import_path
+from parc_ray.data.importers.pipeline import (
+    ImportOptions,
+    TerrainInference,
+    import_path,
+    refusal,
+)
+from parc_ray.data.repair import RepairConfig
 from parc_ray.data.sample_data import fetch_wheel, load_sample_clips
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import LoopMode, MotionClip
@@ -51,7 +57,12 @@ def load_initial(data: DataConfig, character: Character, seed: int) -> list[Moti
 
 
 def import_source(
-    data: DataConfig, character: Character, infer: TerrainInference | None = None
+    data: DataConfig,
+    character: Character,
+    infer: TerrainInference | None = None,
+    *,
+    repair: RepairConfig | None = None,
+    refused: list[str] | None = None,
 ) -> tuple[list[MotionClip], list[str]]:
     """Clips of a file, a directory or a data set, loops unrolled; and what was too short.
 
@@ -59,6 +70,9 @@ def import_source(
         data: where it is; not the built-in sample.
         character: whose motions they are to be.
         infer: finds the terrain of motions that have none; ``infer_terrain`` by default.
+        repair: what is mended in the files; nothing by default.
+        refused: if given, what is said of motions that cannot be used is collected here, and they
+            are passed over; with nothing else there the import is refused all the same.
 
     Returns:
         The clips, and one line per file that has too few frames.
@@ -72,8 +86,12 @@ def import_source(
             "copy them to one"
         )
     left_out: list[str] = []
-    options = import_options(data)
-    clips = import_path(Path(data.path), character, options, infer=infer, too_short=left_out)
+    options = replace(import_options(data), repair=repair)
+    clips = import_path(
+        Path(data.path), character, options, infer=infer, too_short=left_out, refused=refused
+    )
+    if not clips and refused:
+        raise refusal(refused, len(refused) + len(left_out), data.path)
     if not clips and len(left_out) == 1:
         raise InputError(left_out[0])
     if not clips:

@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import replace
 
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import DataConfig
 from parc_ray.console import setup_logging
-from parc_ray.data.sample_data import WHEEL_NAME
+from parc_ray.data.checks import as_metrics, measure
+from parc_ray.data.duplicates import Overlap, find_overlaps
+from parc_ray.data.importers.pipeline import refusal
+from parc_ray.data.importers.raw import UNKNOWN_LICENCE
+from parc_ray.data.repair import RepairConfig
+from parc_ray.data.storage import Storage
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._initial import SAMPLE, import_source, load_initial
-from parc_ray.synthesis.levels import level_change, seconds_with_level_change
-from parc_ray.tools.base import (
-    OneLineParser,
-    format_table,
-    name_of,
-    require_target,
-    write_dataset,
+from parc_ray.tools.base import OneLineParser, name_of, require_target, write_dataset
+from parc_ray.tools.import_report import (
+    REPORT_STEM,
+    clip_table,
+    default_report,
+    remarks,
+    report_files,
+    require_report,
+    totals,
+    totals_line,
 )
 
-LEVEL_CHANGE_M = 0.1
-"""m, level change under the feet that counts in the totals."""
-_CONTACT = 0.5
 _DEFAULTS = DataConfig()
-_COLUMNS = ("clip", "class", "seconds", "levels (m)", "change (m)", "terrain", "contact", "source")
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportTotals:
-    """What an import holds."""
-
-    clips: int
-    seconds: float
-    """Duration of all clips, s."""
-    crossing_share: float
-    """Share of the seconds whose clips cross a level change of 0.1 m or more, 0 to 1."""
-    contact_share: float
-    """Share of the frames with at least one foot in contact, 0 to 1."""
 
 
 def run(argv: list[str]) -> None:
     """``parc import SOURCE --out DIR``: print what is in SOURCE and write it as a data set.
 
+    The report (CSV and JSON) goes into the data set, or where ``--report`` says; ``--check`` alone
+    writes it into the cache directory and says where on the error output.
+
     Raises:
-        InputError: a source that cannot be used, or a target that is not empty.
+        InputError: a source that cannot be used, motions in it that cannot (all are named; with
+            ``--skip-bad`` they are left out), or a target that is not empty.
     """
     parser = arguments()
     options = parser.parse_args(argv)
@@ -64,17 +56,56 @@ def run(argv: list[str]) -> None:
         unroll_s=options.unroll_s,
     )
     target = require_target(out) if out else None
-    clips, left_out = load_source(data, character, options.seed)
-    print(clip_table(clips, character))
-    for line in left_out:
-        print(f"left out: {line}")
-    print(totals_line(totals(clips, character)))
+    report = require_report(options.report) if options.report else None
+    refused: list[str] = []
+    clips, left_out = load_source(
+        data, character, options.seed, repair=options.repair, refused=refused
+    )
+    clips = [_licensed(clip, options.licence) for clip in clips]
+    overlaps = find_overlaps(clips, character)
+    files = report_files(clips, character, refused, left_out, overlaps)
+    stop = bool(refused) and not options.skip_bad
+    if not stop or options.check:
+        _show(clips, character, left_out, refused, overlaps)
+    if report is not None:
+        _write(*report, files)
+    elif options.check and not stop:
+        _write(*default_report(options.source), files)
+    if stop:
+        raise refusal(refused, len(clips) + len(refused) + len(left_out), options.source)
     if target is not None:
         manifest = write_dataset(target, name_of(out, options.name), clips, character)
         print(
             f"{target}: data set {manifest.name!r}, {manifest.rows} clips in "
             f"{len(manifest.parts)} parts; use it with --data {out}"
         )
+        if report is None:
+            _write(target, REPORT_STEM, files)
+
+
+def _show(
+    clips: list[MotionClip],
+    character: Character,
+    left_out: list[str],
+    refused: list[str],
+    overlaps: list[Overlap],
+) -> None:
+    print(clip_table(clips, character))
+    for line in remarks(clips, overlaps):
+        print(line)
+    for line in left_out:
+        print(f"left out: {line}")
+    for line in refused:
+        print(f"refused: {line}")
+    print(totals_line(totals(clips, character)))
+
+
+def _write(storage: Storage, stem: str, files: dict[str, bytes]) -> None:
+    """Write a report and say where, apart from what is printed of the motions."""
+    for suffix, content in files.items():
+        storage.write_bytes_atomic(f"{stem}{suffix}", content)
+    names = " and ".join(f"{stem}{suffix}" for suffix in files)
+    print(f"report: {storage}/{names}", file=sys.stderr)
 
 
 def arguments() -> OneLineParser:
@@ -89,6 +120,10 @@ def arguments() -> OneLineParser:
     add("source", metavar="SOURCE")
     add("--out", metavar="DIR", help="directory of the new data set; must not exist or be empty")
     add("--check", action="store_true", help="print what would be imported and write nothing")
+    add("--repair", action="store_true", help="mend gaps, jumps and floors, and say what changed")
+    add("--skip-bad", action="store_true", help="leave out motions that cannot be used")
+    add("--report", metavar="FILE", help="write the report to FILE (.csv and .json)")
+    add("--licence", help="of motions whose format does not tell it, for the provenance")
     add("--name", help="name of the data set (default: that of the directory)")
     add("--character", default="humanoid", help="humanoid, or an .xml with its .yaml beside it")
     add("--cell-size", type=float, default=_DEFAULTS.cell_size, help="of terrains, m (%(default)s)")
@@ -99,7 +134,12 @@ def arguments() -> OneLineParser:
 
 
 def load_source(
-    data: DataConfig, character: Character, seed: int = 0
+    data: DataConfig,
+    character: Character,
+    seed: int = 0,
+    *,
+    repair: bool = False,
+    refused: list[str] | None = None,
 ) -> tuple[list[MotionClip], list[str]]:
     """Clips of a source, and one line per file that was too short.
 
@@ -107,65 +147,26 @@ def load_source(
         data: the source and how it is imported.
         character: whose motions they are to be.
         seed: of the terrain variants, for the built-in sample.
+        repair: mend what can be mended.
+        refused: if given, motions that cannot be used are named here instead of ending the import.
 
     Raises:
         InputError: a source or file that cannot be used.
     """
     if data.path == SAMPLE:
-        return load_initial(data, character, seed), []
-    return import_source(data, character)
+        made = load_initial(data, character, seed)
+        return [_measured(clip, character) for clip in made], []
+    config = RepairConfig() if repair else None
+    return import_source(data, character, repair=config, refused=refused)
 
 
-def totals(clips: Sequence[MotionClip], character: Character) -> ImportTotals:
-    """Figures over all clips."""
-    crossing, seconds = seconds_with_level_change(clips, character, LEVEL_CHANGE_M)
-    frames = sum(clip.num_frames for clip in clips)
-    touching = sum(contact_share(clip, character) * clip.num_frames for clip in clips)
-    return ImportTotals(
-        clips=len(clips),
-        seconds=seconds,
-        crossing_share=crossing / seconds if seconds else 0.0,
-        contact_share=touching / frames if frames else 0.0,
-    )
+def _measured(clip: MotionClip, character: Character) -> MotionClip:
+    """A clip made here, checked as a file's would be."""
+    return replace(clip, metrics={**clip.metrics, **as_metrics(measure(clip, character))})
 
 
-def totals_line(figures: ImportTotals) -> str:
-    """The totals as a sentence."""
-    return (
-        f"{figures.clips} clips, {figures.seconds:.1f} s; {figures.crossing_share:.0%} of the "
-        f"seconds in clips that cross a level change of {LEVEL_CHANGE_M:g} m or more; a foot in "
-        f"contact in {figures.contact_share:.0%} of the frames"
-    )
-
-
-def clip_table(clips: Sequence[MotionClip], character: Character) -> str:
-    """One line per clip."""
-    return format_table(_COLUMNS, [_row(clip, character) for clip in clips])
-
-
-def contact_share(clip: MotionClip, character: Character) -> float:
-    """Share of the frames in which a foot is labelled in contact, 0 to 1."""
-    feet = clip.frames.contacts[:, list(character.feet)]
-    return float((feet > _CONTACT).any(-1).float().mean())
-
-
-def terrain_origin(clip: MotionClip) -> str:
-    """Where a clip's terrain comes from: ``given``, ``inferred``, or what made the clip."""
-    if clip.provenance.maker != "import":
-        return clip.provenance.maker
-    return "inferred" if "terrain inferred" in clip.provenance.notes else "given"
-
-
-def _row(clip: MotionClip, character: Character) -> list[str]:
-    levels = (clip.terrain.heights * 100.0).round().unique() / 100.0
-    span = f"{len(levels)}: {float(levels.min()):.2f} to {float(levels.max()):.2f}"
-    return [
-        clip.clip_id,
-        clip.provenance.class_name,
-        f"{clip.duration_s:.2f}",
-        span if len(levels) > 1 else f"1: {float(levels[0]):.2f}",
-        f"{level_change(clip, character):.2f}",
-        terrain_origin(clip),
-        f"{contact_share(clip, character):.0%}",
-        clip.provenance.source.replace(WHEEL_NAME, "wheel"),
-    ]
+def _licensed(clip: MotionClip, licence: str | None) -> MotionClip:
+    """A clip under ``licence`` where its own is not known."""
+    if licence is None or clip.provenance.licence not in ("", UNKNOWN_LICENCE):
+        return clip
+    return replace(clip, provenance=replace(clip.provenance, licence=licence))

@@ -1,4 +1,4 @@
-"""``parc info``: versions and machine, and how far a run is."""
+"""``parc info``: versions and machine, how far a run is, or what a data set holds."""
 
 from __future__ import annotations
 
@@ -6,26 +6,34 @@ import json
 import os
 import platform
 
+from parc_ray.errors import InputError
 from parc_ray.tools.base import OneLineParser
+from parc_ray.tools.info_data import dataset_facts, dataset_text, is_dataset
 from parc_ray.tools.runs import open_run, progress
 from parc_ray.versions import versions
 
 
 def run(argv: list[str]) -> None:
-    """``parc info [--json] [RUN_DIRECTORY]``.
+    """``parc info [--json] [--verify] [RUN_DIRECTORY | DATA_SET]``.
 
     Raises:
-        InputError: a directory that is no run.
+        InputError: a path that is neither, or a data set that is damaged.
     """
     options = arguments().parse_args(argv)
+    if options.path and is_dataset(options.path):
+        held = dataset_facts(options.path, verify=options.verify)
+        print(json.dumps(held, indent=2) if options.json else dataset_text(held))
+        return
+    if options.verify:
+        raise InputError("--verify: compares the hashes of a data set's parts; name a data set")
     facts: dict[str, object] = {
         "versions": versions(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "gpus": _gpus(),
     }
-    stages = progress(*open_run(options.run)) if options.run else {}
-    if options.run:
+    stages = progress(*open_run(options.path)) if options.path else {}
+    if options.path:
         facts["stages"] = stages
     if options.json:
         print(json.dumps(facts, indent=2))
@@ -42,7 +50,12 @@ def run(argv: list[str]) -> None:
 def arguments() -> OneLineParser:
     """The command's options."""
     parser = OneLineParser(prog="parc info", description=__doc__, allow_abbrev=False)
-    parser.add_argument("run", nargs="?", help="run directory, <storage>/<name>")
+    parser.add_argument(
+        "path", nargs="?", help="run directory (<storage>/<name>), or a data set or its manifest"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="compare hashes of a data set's parts"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

@@ -16,8 +16,8 @@ from parc_ray.data.store import load_dataset
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import validate_clip
 from parc_ray.synthesis.levels import level_change
-from parc_ray.tools import base
-from parc_ray.tools.import_data import terrain_origin
+from parc_ray.tools import base, import_report
+from parc_ray.tools.import_report import terrain_origin
 from tests.data import files
 
 
@@ -28,6 +28,14 @@ def call(capsys, *argv: str) -> str:
     output = capsys.readouterr()
     assert caught.value.code == 0, output.err
     return output.out
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """Where ``--check`` alone puts its report."""
+    path = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(import_report, "cache_dir", lambda: path)
+    return path
 
 
 @pytest.fixture
@@ -60,7 +68,8 @@ def test_a_directory_becomes_a_data_set(motions, tmp_path, humanoid, capsys):
     seconds = (30 + 19 + 39) / 30
     assert f"3 clips, {seconds:.1f} s" in out
     names = sorted(p.name for p in (tmp_path / "set").iterdir())
-    assert names == ["manifest.json", "part-00000.parquet"]
+    reports = ["import_report.csv", "import_report.json"]
+    assert names == [*reports, "manifest.json", "part-00000.parquet"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["motions", "set"]
 
 

@@ -10,6 +10,7 @@ from parc_ray.data.importers.pipeline import (
     import_file,
     import_path,
     load_raw,
+    refusal,
 )
 from parc_ray.data.importers.raw import RawMotion
 
@@ -24,4 +25,5 @@ __all__ = [
     "import_file",
     "import_path",
     "load_raw",
+    "refusal",
 ]

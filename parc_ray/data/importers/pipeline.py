@@ -200,11 +200,24 @@ def _refuse(
     elif len(failed) == 1:
         raise failed[0]
     elif failed:
-        said = [f"({n}) {error}" for n, error in enumerate(failed[:_MOST_REASONS], 1)]
-        said += [f"({n}) {str(e).split(': ')[0]}" for n, e in enumerate(failed, 1)][_MOST_REASONS:]
-        raise InputError(
-            f"{path}: {len(failed)} of {total} motions cannot be used: {'; '.join(said)}"
-        )
+        raise refusal([str(error) for error in failed], total, path)
+
+
+def refusal(reasons: Sequence[str], total: int, path: str | Path) -> InputError:
+    """One error that names every motion of ``path`` that cannot be used.
+
+    Args:
+        reasons: one message each; the file stands before the first colon.
+        total: number of motions there.
+        path: where they are.
+    """
+    if len(reasons) == 1:
+        return InputError(reasons[0])
+    said = [f"({n}) {reason}" for n, reason in enumerate(reasons[:_MOST_REASONS], 1)]
+    said += [f"{reason.split(': ')[0]}" for reason in reasons[_MOST_REASONS:]]
+    return InputError(
+        f"{path}: {len(reasons)} of {total} motions cannot be used: {'; '.join(said)}"
+    )
 
 
 def _checked_again(
@@ -214,13 +227,14 @@ def _checked_again(
     path: Path,
     refused: list[str] | None,
 ) -> list[MotionClip]:
-    """Those of a stored data set's clips that pass the checks; nothing else is done to them."""
+    """Those of a stored data set's clips that pass the checks, with what the checks measured."""
     good: list[MotionClip] = []
     failed: list[InputError] = []
     for clip in clips:
         try:
-            require_usable(clip.clip_id, judge(measure(clip, character), options.checks))
-            good.append(clip)
+            values = measure(clip, character)
+            require_usable(clip.clip_id, judge(values, options.checks))
+            good.append(replace(clip, metrics={**as_metrics(values), **clip.metrics}))
         except InputError as error:
             failed.append(InputError(f"{path}: {error}"))
     _refuse(failed, len(clips), path, refused)

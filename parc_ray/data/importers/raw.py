@@ -23,6 +23,7 @@ from parc_ray.terrain.heightfield import Heightfield
 
 FPS_RANGE = (1.0, 1000.0)
 NORM_TOLERANCE = 0.01
+UNKNOWN_LICENCE = "unknown"
 MAX_NUMBERS = 50_000_000
 """Most numbers of one field; an hour at 120 frames per second has a third of it."""
 _TINY_NORM = 1e-6
@@ -53,7 +54,7 @@ class RawMotion:
     """(M, 3) m, path that the motion was generated along."""
     source: str
     """Format, for the provenance."""
-    licence: str = "unknown"
+    licence: str = UNKNOWN_LICENCE
     """Licence of the data where the format implies one."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the conversion by name (``retarget_...`` in m), stored with the clip."""
