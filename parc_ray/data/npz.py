@@ -23,6 +23,11 @@ _MAX_HEADER = 10_000
 _KINDS = "biufU"
 
 
+def _said(error: Exception) -> str:
+    """Kind and text of an error, short: some quote half the file."""
+    return f"{type(error).__name__}: {str(error)[:80]}"
+
+
 def read_header(stream: io.BytesIO, where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether columns come first, and element type of an array file; moves behind it.
 
@@ -40,8 +45,8 @@ def read_header(stream: io.BytesIO, where: str) -> tuple[tuple[int, ...], bool, 
         return np.lib.format.read_array_header_2_0(stream, max_header_size=_MAX_HEADER)
     except Exception as error:  # it is a Python literal; a damaged one may fail in any way
         raise InputError(
-            f"{where}: damaged header of a numpy array ({type(error).__name__}: {error}); a "
-            "complete file is needed; fetch or write the file again"
+            f"{where}: damaged header of a numpy array ({_said(error)}); a complete file is "
+            "needed; fetch or write the file again"
         ) from error
 
 
@@ -118,7 +123,7 @@ def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.
         NotImplementedError,  # compressed in another way
     ) as error:
         raise InputError(
-            f"{path}: not a readable archive of arrays ({type(error).__name__}: {error}); a "
-            "complete file is needed; fetch or write the file again"
+            f"{path}: not a readable archive of arrays ({_said(error)}); a complete file is "
+            "needed; fetch or write the file again"
         ) from error
     return {name: array_from_bytes(data, f"{path}: {name}") for name, data in content.items()}
