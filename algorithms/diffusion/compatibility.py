@@ -10,7 +10,18 @@ from parc_ray.character.character import Character
 from parc_ray.errors import InputError
 
 _BUDGET_KEYS = frozenset(
-    {"steps", "max_seconds", "max_cpu_s", "report_every", "log_every", "torch_threads", "compile"}
+    {
+        "steps",
+        "max_seconds",
+        "max_cpu_s",
+        "report_every",
+        "log_every",
+        "pictures",
+        "min_energy_ratio",
+        "frozen_reports",
+        "torch_threads",
+        "compile",
+    }
 )
 _EQUAL = ("num_frames", "num_past", "fps", "rotations", "diffusion_steps", "grid", "terrain")
 

@@ -297,6 +297,12 @@ class TrainConfig:
     """Steps between reports and checkpoints. PARC: 125 000 for checkpoints."""
     log_every: int = 50
     """Steps between rows of metrics (means over the steps in between)."""
+    pictures: int = 4
+    """Samples drawn into TensorBoard at every report. PARC: none."""
+    min_energy_ratio: float = 0.05
+    """Least motion energy of samples over that of the data; 0: no guard. PARC: none."""
+    frozen_reports: int = 5
+    """A training stops after so many reports in a row below that."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the network; losses stay in float32. PARC: float32."""
     compile: bool = False
@@ -311,7 +317,16 @@ class TrainConfig:
         _require(self.steps >= 0, "train.steps", self.steps, "0 or more")
         starts = self.start_windows
         _require(starts >= 0, "train.start_windows", starts, "0 or more")
-        for name in ("batch_size", "stat_windows", "report_every", "log_every"):
+        _require(self.pictures >= 0, "train.pictures", self.pictures, "0 or more")
+        ratio = self.min_energy_ratio
+        _require(0 <= ratio < 1, "train.min_energy_ratio", ratio, "0 to below 1")
+        for name in (
+            "batch_size",
+            "stat_windows",
+            "report_every",
+            "log_every",
+            "frozen_reports",
+        ):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
         for name in ("max_seconds", "max_cpu_s"):
             value = getattr(self, name)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+from numpy.typing import NDArray
 from tensorboardX import SummaryWriter
 
 MetricsCallback = Callable[[dict[str, float]], None]
@@ -49,6 +51,10 @@ class MetricsLog:
                 self.writer.add_scalar(f"{self.tag}/{name}", value, int(row["step"]))
         if self.callback is not None:
             self.callback(row)
+
+    def picture(self, name: str, image: NDArray[np.uint8], step: int) -> None:
+        """Add an RGB picture (H, W, 3) to the event file."""
+        self.writer.add_image(f"{self.tag}/{name}", image, step, dataformats="HWC")
 
     def close(self) -> None:
         """Flush the event file."""

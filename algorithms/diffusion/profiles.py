@@ -139,6 +139,7 @@ def tiny() -> DiffusionConfig:
             stat_windows=1_024,
             report_every=100,
             log_every=20,
+            pictures=0,
         ),
     )
 

@@ -26,6 +26,7 @@ from algorithms.diffusion.checkpoint import (
 )
 from algorithms.diffusion.compatibility import check_warm_start
 from algorithms.diffusion.config import DiffusionConfig
+from algorithms.diffusion.guard import FrozenGuard
 from algorithms.diffusion.metrics_log import MetricsCallback, MetricsLog
 from algorithms.diffusion.trainer import Trainer, private_randomness
 from parc_ray.character.character import Character
@@ -38,7 +39,14 @@ GENERATOR = "generator.pt"
 
 
 class TrainingDivergedError(RuntimeError):
-    """The loss or its gradient is no longer finite; the last checkpoint is whole."""
+    """The loss is no longer finite, or samples no longer move; the last checkpoint is whole."""
+
+
+_FROZEN = (
+    "generator training: samples moved with less than {min_energy_ratio:g} of the data's energy in "
+    "{frozen_reports} reports, the last at step {step}; the checkpoint is kept; raise "
+    "train.learning_rate, or set train.min_energy_ratio to 0 to go on."
+)
 
 
 SourceLike = WindowSource | Callable[[], WindowSource]
@@ -79,10 +87,11 @@ def run_loop(
         The last row.
 
     Raises:
-        TrainingDivergedError: if the loss or its gradient stop being finite.
+        TrainingDivergedError: if the loss or its gradient stop being finite, or the samples have
+            stopped to move.
     """
     cfg = trainer.config.train
-    means = _Means()
+    means, guard, frozen = _Means(), FrozenGuard(cfg), False
     row = dict(metrics.last) if metrics is not None else {}
     reported = trainer.step if trainer.step > 0 else -1
     while not trainer.finished():
@@ -98,14 +107,25 @@ def run_loop(
         if report or trainer.step % cfg.log_every == 0:
             row = {"step": float(trainer.step), "seconds": trainer.seconds(), **means.take()}
             if metrics is not None:
-                row |= trainer.probe() if report else {}
+                frozen = report and _look(trainer, metrics, guard, row)
                 metrics.write(row)
         if report:
             on_report(trainer, row)
             reported = trainer.step
+            if trainer.agree(frozen):
+                raise TrainingDivergedError(_FROZEN.format(step=trainer.step, **vars(cfg)))
     if reported != trainer.step:
         on_report(trainer, row)
     return row
+
+
+def _look(trainer: Trainer, metrics: MetricsLog, guard: FrozenGuard, row: dict[str, float]) -> bool:
+    """Probe the samples: figures into ``row``, a picture into the log; whether to give up."""
+    figures, image = trainer.probe()
+    row |= figures
+    if image is not None:
+        metrics.picture("samples", image, trainer.step)
+    return guard.check(trainer.step, figures)
 
 
 class _Means:

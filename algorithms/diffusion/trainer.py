@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from algorithms.diffusion.batch import (
@@ -190,11 +192,16 @@ class Trainer:
         cfg = self.config.train
         done = self.step >= cfg.steps
         if not done and (cfg.max_seconds is not None or cfg.max_cpu_s is not None):
-            over = torch.tensor(float(self.clock.spent(cfg) >= 1.0), device=self.device)
-            if self.world > 1:
-                dist.all_reduce(over, op=dist.ReduceOp.MAX)
-            done = bool(over)
+            done = self.agree(self.clock.spent(cfg) >= 1.0)
         return done
+
+    def agree(self, yes: bool) -> bool:
+        """Whether any worker says yes; called by all workers together."""
+        if self.world == 1:
+            return yes
+        said = torch.tensor(float(yes), device=self.device)
+        dist.all_reduce(said, op=dist.ReduceOp.MAX)
+        return bool(said)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how training goes on; called by all workers together."""
@@ -264,10 +271,12 @@ class Trainer:
             starts=self.starts,
         )
 
-    def probe(self) -> dict[str, float]:
-        """How samples of the averaged weights compare with the data (see ``probe.probe``)."""
+    def probe(self) -> tuple[dict[str, float], NDArray[np.uint8] | None]:
+        """How samples of the averaged weights compare with the data, and a picture of some."""
         generator = DiffusionGenerator(self.generator_file(), self.character)
-        return probe(generator, self.batches.source)
+        found = probe(generator, self.batches.source)
+        count = self.config.train.pictures
+        return found.figures, found.picture(generator, count) if count else None
 
     def dump_bad_step(self, directory: Path) -> Path:
         """Write the batch and the terms of a step that was not finite."""
