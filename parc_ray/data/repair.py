@@ -27,6 +27,7 @@ from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 
 _EDGES = 2  # the good frames on both sides of a spike
+_AXES = ("x", "y", "z")
 _FLOOR_FRAMES = 5
 _FLOOR_QUARTILES = (0.25, 0.5, 0.75)
 
@@ -103,8 +104,11 @@ def repair_motion(
     zeroed = bool(notes)
     outside = _range_spikes(raw.dof, skeleton, raw.fps, config)
     names = tuple(skeleton.body_names[1:])
-    position = _Series("root position", ("",), raw.root_pos[:, None], _nan(raw.root_pos), _lerp)
-    rotation = _Series("root rotation", ("",), raw.root_rot[:, None], _nan(raw.root_rot), rot.slerp)
+    bad_roots = ~torch.isfinite(raw.root_rot).all(-1, keepdim=True)
+    position = _Series(
+        "root position", _AXES, raw.root_pos[..., None], ~torch.isfinite(raw.root_pos), _lerp
+    )
+    rotation = _Series("root rotation", ("",), raw.root_rot[:, None], bad_roots, rot.slerp)
     moving = _Series("joint", names, joints, bad_joints | outside, rot.slerp)
     filled: list[Tensor] = []
     changed: list[Tensor] = []
@@ -123,12 +127,8 @@ def repair_motion(
         return raw, notes
     mask = _dofs_of(changed[2], skeleton) | ~torch.isfinite(raw.dof)
     dof = torch.where(mask, joint_rot_to_dof(skeleton, filled[2]), raw.dof)
-    mended = replace(raw, root_pos=filled[0][:, 0], root_rot=filled[1][:, 0], dof=dof)
+    mended = replace(raw, root_pos=filled[0][..., 0], root_rot=filled[1][:, 0], dof=dof)
     return mended, notes
-
-
-def _nan(values: Tensor) -> Tensor:
-    return ~torch.isfinite(values).all(-1, keepdim=True)
 
 
 def _lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
@@ -210,7 +210,9 @@ def _mend(
     """Filled values (T, K, n), the places (T, K) that were filled, and what to say of it."""
     gaps = series.bad
     if bool(gaps.all(0).any()):
-        raise InputError(f"{series.label}: no frame has numbers; export the motion again")
+        name = series.names[int(gaps.all(0).long().argmax())]
+        what = f"{series.label} {name}".strip()
+        raise InputError(f"{what}: no frame has numbers; export the motion again")
     longest = int(_run_lengths(gaps).max())
     if longest > config.max_gap_s * fps:
         which = int(_run_lengths(gaps).amax(0).argmax())
