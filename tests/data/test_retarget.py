@@ -17,6 +17,7 @@ from parc_ray.data.retarget.align import align_rest, leg_scale, turn_between
 from parc_ray.data.retarget.ik import IkProblem, _banded_step, _cost, _normal_equations, solve
 from parc_ray.data.retarget.jacobian import Kinematics, right_jacobian
 from parc_ray.data.retarget.mapping import continuous_exp, map_pose
+from parc_ray.data.retarget.targets import bearing
 from parc_ray.errors import InputError
 
 from .skeletons import as_source, motion_of, own_map, positions
@@ -167,6 +168,45 @@ def test_settings_are_checked(field):
         RetargetConfig(**{field: 0})
     with pytest.raises(InputError, match="part_frames"):
         RetargetConfig(part_frames=64, overlap_frames=32)
+
+
+def test_hands_that_bear_are_told_from_hands_that_swing():
+    t = torch.arange(200, dtype=torch.float64) / 100
+    still = torch.zeros(200, 3, dtype=torch.float64)
+    moving = torch.stack((2.0 * t, 0 * t, 0 * t), dim=-1)
+    hangs = torch.where(t[:, None] < 1.0, moving, moving[100])
+    runs, stands = torch.stack((moving, moving), 1), torch.stack((moving, still), 1)
+    assert bearing(hangs, stands, 100.0).max() == 0.0, "a foot stands"
+    grip = bearing(hangs, runs, 100.0)
+    assert grip[:60].max() < 0.01
+    assert grip[120:].min() > 0.95
+    assert grip.diff().abs().max() < 0.1
+    assert bearing(still, torch.zeros(200, 0, 3, dtype=torch.float64), 100.0).max() == 0.0
+
+
+def test_hands_hold_on_to_what_was_scaled_with_the_path(humanoid):
+    """Hands still, legs swinging: hands end where the source's are although its trunk is longer."""
+    skeleton = humanoid.skeleton
+    root, quat, dof = (x[:1].expand(90, -1).clone() for x in motion_of(humanoid, share=0.3))
+    swing = torch.sin(2 * np.pi * torch.arange(90, dtype=torch.float64) / 60.0)
+    for side in ("left", "right"):
+        dof[:, skeleton.dof_names.index(f"{side}_hip_y")] = 0.6 * swing - 0.3
+    source = as_source(humanoid, root, quat, dof)
+    offsets = source.offsets.clone()
+    offsets[source.index("j_torso")] *= 1.2
+    source = replace(source, offsets=offsets)
+    names = ("left_hand", "right_hand")
+    bodies = [skeleton.body_index(name) for name in names]
+    place = source.forward()[0][:, [source.index(f"j_{name}") for name in names]]
+    frames, report = retarget(source, own_map(humanoid), humanoid)
+    miss = (positions(humanoid, frames)[:, bodies] - place).norm(dim=-1)
+    assert miss.mean() < 0.015
+    assert report.ankle_mean_m < 0.003
+    still = replace(source, local_rot=source.local_rot[:1].expand(90, -1, -1))
+    frames, report = retarget(still, own_map(humanoid), humanoid)
+    miss = (positions(humanoid, frames)[:, bodies] - place).norm(dim=-1)
+    assert miss.mean() > 0.03, "standing, hands stay with the shoulders"
+    assert report.wrist_mean_m < 0.01
 
 
 # ---- pieces --------------------------------------------------------------------------------

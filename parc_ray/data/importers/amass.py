@@ -96,7 +96,7 @@ def read_source(path: Path, up: UpAxis = "z", fps: float | None = None) -> Sourc
         up: upward axis of the file's world (AMASS: z).
         fps: rate where the file has none.
     """
-    arrays = read_arrays(path, _ARRAYS)
+    arrays = {name: array.copy() for name, array in read_arrays(path, _ARRAYS).items()}
     vectors = _rotation_vectors(arrays, path)
     shift = finite(_need(arrays, "trans", path), f"{path}: trans", (len(vectors), 3), "frames by 3")
     rate = next((arrays[name] for name in _RATES if name in arrays), fps)

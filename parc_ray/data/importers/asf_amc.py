@@ -312,13 +312,17 @@ def parse_amc(text: str, skeleton: AsfSkeleton, name: str) -> dict[str, np.ndarr
             )
         rows = frames[words[0]]
         if len(rows) != count - 1:
-            raise InputError(f"{where}: bone {words[0]!r} twice in frame {count}; correct the file")
+            raise InputError(
+                f"{where}: bone {words[0]!r} twice in frame {count} or before the first frame; "
+                "correct the file"
+            )
         channels = used[words[0]].channels
-        rows.append(
-            _numbers(words[1:], len(channels), f"{where}: {words[0]} ({len(channels)} dof)")
-        )
+        rows.append(_numbers(words[1:], len(channels), f"{where}: {words[0]}"))
     _complete(frames, count, name)
-    return {bone: np.array(rows).reshape(count, -1) for bone, rows in frames.items()}
+    return {
+        bone: np.array(rows).reshape(count, len(used[bone].channels))
+        for bone, rows in frames.items()
+    }
 
 
 def _complete(frames: dict[str, list[tuple[float, ...]]], count: int, name: str) -> None:

@@ -109,10 +109,10 @@ class JointMap:
                 found[body] = joint
             elif not {names[body], role_of.get(body)} & self.optional:
                 near = difflib.get_close_matches(alternatives[0], joint_names, 3, 0.3)
-                near = near or list(joint_names[:6])
+                near = [name[:40] for name in near or joint_names[:6]]
                 raise InputError(
                     f"{where}: no joint {' or '.join(alternatives)} for body {names[body]!r} "
-                    f"(joint map {self.name}); near names: {', '.join(n[:40] for n in near)}; correct the map or "
+                    f"(joint map {self.name}); near names: {', '.join(near)}; correct the map or "
                     f"put a {FILE_NAME} beside the file"
                 )
         return found

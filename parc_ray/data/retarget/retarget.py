@@ -20,6 +20,7 @@ from parc_ray.data.retarget.jacobian import Kinematics
 from parc_ray.data.retarget.joint_map import JointMap
 from parc_ray.data.retarget.mapping import MappedPose, map_pose
 from parc_ray.data.retarget.source import TO_Z_UP, SourceMotion
+from parc_ray.data.retarget.targets import held_targets
 from parc_ray.errors import InputError
 
 _LIMIT_SLACK = 1e-4
@@ -94,7 +95,7 @@ class RetargetReport:
     ankle_max_m: float
     """m, greatest such distance."""
     wrist_mean_m: float
-    """m, the same for hands; 0 for characters without."""
+    """m, the same for hands, from the places of ``targets.py``; 0 for characters without."""
     wrist_max_m: float
     """m, greatest such distance."""
     limit_share: float
@@ -122,7 +123,7 @@ def retarget(
 
     Rest poses are aligned bone by bone, the path and all places are scaled by the length of the
     legs, bodies turn as the joints they are mapped to, and inverse kinematics over all frames
-    brings ankles and wrists to their scaled places within the joint ranges.
+    brings ankles and wrists to their places (``targets.py``) within the joint ranges.
 
     Args:
         source: the foreign motion, z up.
@@ -148,7 +149,7 @@ def retarget(
     place, turn = source.forward()
     place = place * scale
     pose = map_pose(place, turn, align, mapped, character)
-    target = place[:, [mapped[int(b)] for b in held]]
+    target = held_targets(place, pose, held, mapped, character, source.fps)
     problem = _problem(pose, held, target, mapped, character, config, source.fps)
     x = _solve_in_parts(kinematics, problem, config)
     root_rot = rot.quat_mul(problem.reference_rot, rot.quat_from_exp(x[:, 3:6]))
