@@ -41,6 +41,7 @@ from parc_ray.terrain.heightfield import Heightfield
 __all__ = ["InferenceConfig", "TerrainEstimate", "describe", "figures", "infer_terrain"]
 
 _SHORTEST_FLIGHT_S = 0.1
+_WALL_RATE_HZ = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -271,16 +272,19 @@ def _wall_points(
 ) -> WallPoints:
     """Points of feet and hands, and of rests, for the fit of the walls."""
     ranges = surface_points(character, "full").point_ranges
+    every = max(1, round(rate_hz / _WALL_RATE_HZ))
     pos, speed, group = [], [], []
     for limb, body in enumerate((*character.feet, *character.hands)):
         part = motion.surface[:, ranges[body]].numpy()
+        across = np.gradient(part[..., :2], 1.0 / rate_hz, axis=0)[::every]
+        part = part[::every]
         pos.append(part.reshape(-1, 3))
-        speed.append(np.gradient(part[..., :2], 1.0 / rate_hz, axis=0).reshape(-1, 2))
+        speed.append(across.reshape(-1, 2))
         number = np.arange(len(part)) + limb * len(part)
         group.append(np.repeat(number, part.shape[1]))
     rests = [(level, event) for level in levels for event in level.events]
     counts = [len(event.xy) for _, event in rests]
-    lengths = [(event.stop - event.start) / len(event.xy) for _, event in rests]
+    lengths = [(event.stop - event.start) / every / len(event.xy) for _, event in rests]
     return WallPoints(
         pos=np.concatenate(pos),
         speed=np.concatenate(speed),
