@@ -27,6 +27,7 @@ from parc_ray.data.checks import (
 from parc_ray.data.importers import (
     amass,
     asf_amc,
+    bvh,
     dataset,
     deepmimic,
     mimickit,
@@ -57,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 IMPORTERS: tuple[ModuleType, ...] = (
     *(parc_ms, parc_legacy, mimickit, deepmimic, poselib),
-    *(table, amass, asf_amc),
+    *(table, amass, asf_amc, bvh),
 )
 """Known formats; each module has NAME, DESCRIPTION, sniff(head, path) and load(path, character)."""
 
