@@ -124,11 +124,11 @@ def touched_cells(terrain: HeightfieldBatch, points: Tensor) -> Tensor:
     n, x, y = terrain.heights.shape
     flat = points.reshape(n, -1, 3)
     ij = terrain.index_of(flat[..., :2])
-    mask = torch.zeros(n, x * y, dtype=torch.bool, device=points.device)
+    # Points outside go to a cell of their own, so that they cannot unmark one that is touched.
+    mask = torch.zeros(n, x * y + 1, dtype=torch.bool, device=points.device)
     inside = terrain.contains(flat[..., :2])
-    ij = torch.where(inside[..., None], ij, ij[:, :1])
-    mask.scatter_(1, ij[..., 0] * y + ij[..., 1], inside)
-    return mask.view(n, x, y)
+    mask.scatter_(1, torch.where(inside, ij[..., 0] * y + ij[..., 1], x * y), True)
+    return mask[:, :-1].view(n, x, y)
 
 
 def compute_bounds(

@@ -153,6 +153,12 @@ def test_touched_cells_are_those_with_points():
     assert touched[1].nonzero().tolist() == [[4, 5]]
 
 
+def test_points_outside_do_not_unmark_the_first_points_cell():
+    batch = HeightfieldBatch.stack([Heightfield.flat((5, 6), origin=(0.0, 0.0))])
+    points = torch.tensor([[[0.4, 0.8, 0.0]] + [[50.0, 50.0, 0.0]] * 7])
+    assert touched_cells(batch, points)[0].nonzero().tolist() == [[1, 2]]
+
+
 def test_stored_bounds_freeze_touched_cells_and_free_jumped_ones():
     heights = torch.zeros(4, 4)
     heights[1, 1], heights[2, 2], heights[3, 3] = 0.5, -1.0, -2.0

@@ -12,7 +12,7 @@ from algorithms.diffusion.config import ConditioningConfig
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.rotations import quat_mul, rotate_xy, yaw_quat
 from parc_ray.character.surface import place_points, surface_points
-from parc_ray.motion.features import canonical_frame, to_canonical
+from parc_ray.motion.features import FeatureLayout, canonical_frame, to_canonical, unpack
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.terrain.heightfield import HeightfieldBatch
 from parc_ray.terrain.local_cells import local_cells
@@ -171,3 +171,47 @@ def test_same_seed_same_batch(humanoid, bank, config):
         assert torch.equal(getattr(first, name), getattr(second, name))
     other = draw(make_bank(humanoid), humanoid, config, seed=6)
     assert not torch.equal(first.x0, other.x0)
+
+
+def guessing(bank: FakeBank, confidence: float) -> FakeBank:
+    """The same clips; every second row of cells is as sure as given."""
+    other = FakeBank.__new__(FakeBank)
+    other.clips = bank.clips
+    sure = torch.ones_like(bank.terrains.heights)
+    sure[:, ::2] = confidence
+    other.terrains = dataclasses.replace(bank.terrains, confidence=sure)
+    return other
+
+
+def test_ground_that_nobody_saw_is_not_scored(humanoid, bank, config):
+    """Unseen cells that augmentation left alone lie at the bottom of the scored ground only."""
+    config = with_conditioning(config, ood_chance=0.0, augment_terrain=False, mirror_chance=0.5)
+    known, unsure = draw(bank, humanoid, config), draw(guessing(bank, 0.01), humanoid, config)
+    assert torch.equal(known.cond.heights, unsure.cond.heights)
+    removed = unsure.terrain.heights != known.terrain.heights
+    assert 0.2 < float(removed.float().mean()) < 0.8
+    assert (unsure.terrain.heights[removed] == -config.terrain.max_height).all()
+    off = with_conditioning(config, min_confidence=0.0)
+    assert torch.equal(
+        draw(guessing(bank, 0.01), humanoid, off).terrain.heights, known.terrain.heights
+    )
+    sure = draw(guessing(bank, 0.5), humanoid, config)
+    assert torch.equal(sure.terrain.heights, known.terrain.heights)
+
+
+def test_unseen_ground_under_the_motion_is_varied_downwards_only(humanoid, bank, config):
+    config = with_conditioning(config, ood_chance=0.0, mirror_chance=0.0)
+    known = draw(bank, humanoid, config, n=64)
+    unsure = draw(guessing(bank, 0.01), humanoid, config, n=64)
+    moved = unsure.cond.heights - known.cond.heights
+    assert float(moved.max()) < 1e-6
+    assert float((moved < -0.05).float().mean()) > 1e-3
+
+
+def test_memory_of_kinematics_equals_doing_them_again(humanoid, bank, config):
+    """Body positions of mirrored samples are mirrored, not computed: both must agree."""
+    batch = draw(bank, humanoid, with_conditioning(config, mirror_chance=1.0))
+    layout = FeatureLayout(humanoid.skeleton)
+    frames, stored = unpack(layout, batch.features)
+    body_pos, _ = fk_from_dof(humanoid.skeleton, frames.root_pos, frames.root_rot, frames.dof)
+    torch.testing.assert_close(stored, body_pos[..., 1:, :], rtol=0, atol=1e-5)
