@@ -70,7 +70,7 @@ def amc(rows=ROWS, first=1, header="#!OML\n:FULLY-SPECIFIED\n:DEGREES\n"):
     return header + "".join(frames)
 
 
-def write(folder, text=None, skeleton=ASF, name="07_03.amc", asf="07.asf"):
+def write(folder, text=None, skeleton=ASF, name="07_03.amc", asf: str | None = "07.asf"):
     (folder / name).write_text(amc() if text is None else text)
     if asf:
         (folder / asf).write_text(skeleton)

@@ -58,6 +58,7 @@ def test_another_rest_pose_is_aligned_by_its_bones(humanoid):
     """The same motion by a skeleton whose arms hang and whose legs are apart at rest."""
     motion = motion_of(humanoid, frames=12)
     source = as_source(humanoid, *motion)
+    assert source.rest_rot is not None
     rest = source.rest_rot.clone()
     x = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     for name, angle in (

@@ -238,6 +238,7 @@ def test_rest_of_a_map_stands_a_source_up(humanoid):
     joints = [humanoid.skeleton.body_index(f"left_{b}") for b in ("upper_arm", "lower_arm", "hand")]
     turn[joints] = torch.from_numpy(Rotation.from_euler("x", 90, degrees=True).as_quat())
     source = as_source(humanoid, *motion, frames_turn=turn)
+    assert source.rest_rot is not None
     rest = source.rest_rot[source.index("j_left_upper_arm")]
     vector = Rotation.from_quat(rest.numpy()).as_rotvec(degrees=True).tolist()
     want = retarget(source, own_map(humanoid), humanoid)[0]
