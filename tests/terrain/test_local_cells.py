@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -29,8 +31,10 @@ def terrains(bounds=False):
     made = []
     for k in range(5):
         heights = torch.randn(7 + 3 * k, 19 - 2 * k)
-        extra = {"upper": heights + 1, "lower": heights - 1} if bounds else {}
-        made.append(Heightfield(heights=heights, origin=torch.randn(2) * 2, **extra))
+        terrain = Heightfield(heights=heights, origin=torch.randn(2) * 2)
+        if bounds:
+            terrain = replace(terrain, upper=heights + 1, lower=heights - 1)
+        made.append(terrain)
     return HeightfieldBatch.stack(made)
 
 

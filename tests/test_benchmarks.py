@@ -1,0 +1,68 @@
+"""Every benchmark ends with one JSON object of the figures that it promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks._common import Row, TreeUsage, cpu_s, print_result, print_table, resident_mb
+
+ROOT = Path(__file__).resolve().parent.parent
+PROMISED = {
+    "data.py": (
+        ["--quick", "--clips", "600"],
+        {"windows_per_s", "samples_per_s", "etl_clips_per_s", "etl_peak_mb"},
+    ),
+}
+"""Options that make it short, and its figures; all of them positive."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted(PROMISED))
+def test_last_line_is_json_with_the_figures(script):
+    options, names = PROMISED[script]
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=dict(os.environ), timeout=600
+    )
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert names <= set(figures)
+    assert all(figures[name] > 0 for name in names)
+
+
+def test_table_and_result(capsys):
+    rows = [
+        Row(name="fast", ours=200.0, other=50.0, label="peer", unit="1/s"),
+        Row(name="alone", ours=3.0),
+    ]
+    print_table("Title", rows)
+    print_result({"a": 1.23456, "b": 2})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "Title"
+    assert lines[3].split() == ["fast", "200", "50", "4", "1/s", "peer"]
+    assert lines[4].split() == ["alone", "3"]
+    assert json.loads(lines[-1]) == {"a": 1.2346, "b": 2.0}
+
+
+def test_cpu_time_is_of_one_call():
+    calls = []
+    assert cpu_s(lambda: calls.append(sum(range(20_000))), seconds=0.01) > 0
+    assert len(calls) >= 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc, Linux only")
+def test_memory_and_time_of_children_count():
+    """A child that holds 60 MB and computes is seen in the sums of its parent."""
+    code = "x = bytearray(60_000_000); sum(range(20_000_000)); import time; time.sleep(0.5)"
+    before = resident_mb()
+    with TreeUsage(interval_s=0.05) as usage:
+        subprocess.run([sys.executable, "-c", code], check=True)
+    assert usage.peak_mb > before + 50
+    assert usage.processes >= 2
+    assert usage.cpu_s > 0.05
+    assert sum(usage.peak_parts.values()) == pytest.approx(usage.peak_mb)
