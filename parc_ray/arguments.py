@@ -35,7 +35,7 @@ def parse_run(
         stage: whether ``--iteration`` is an option.
 
     Returns:
-        The config, and the options that are not config: ``force``, ``iteration``.
+        The config, and the options that are not config: ``force``, ``iteration``, ``dry_run``.
 
     Raises:
         InputError: an unknown option (the nearest is named), recipe or value.
@@ -103,6 +103,7 @@ def _parser(prog: str, *, stage: bool) -> OneLineParser:
     add("--help-config", action="store_true", help="list every config value and end")
     if stage:
         add("--iteration", type=int, metavar="K", help="iteration of the stage; 0 is for D0")
+        add("--dry-run", action="store_true", help="print what it would do and cost; write nothing")
     return parser
 
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from parc_ray.errors import InputError, find_input_error
+
+if TYPE_CHECKING:
+    from parc_ray.config import ParcConfig
 
 Command = Callable[[list[str]], None]
 _USAGE = """usage: parc COMMAND [options]
@@ -122,7 +126,27 @@ def stage_command(name: str, argv: list[str]) -> None:
             f"--iteration: {got}; stage {name} of this run exists in iterations {have}; give one"
         )
     setup_logging()
+    if options.dry_run:
+        print(stage_preview(name, config))
+        return
     run_stages(config, chosen, force=options.force)
+
+
+def stage_preview(name: str, config: ParcConfig) -> str:
+    """What stage ``name`` would do with this config.
+
+    Raises:
+        InputError: the stage has no preview.
+    """
+    from parc_ray.stages.registry import get_stage, stage_names
+
+    preview = get_stage(name).preview
+    if preview is None:
+        able = [n for n in stage_names() if get_stage(n).preview is not None]
+        raise InputError(
+            f"--dry-run: stage {name} has none; allowed for {', '.join(able)}; drop the option"
+        )
+    return preview(config)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ class StageSpec:
     check: Callable[[Any], None] = lambda config: None
     """For stages that read initial data: raises ``InputError`` where the config's cannot be used.
     Called before the run directory is made and Ray is started; must be quick."""
+    preview: Callable[[Any], str] | None = None
+    """(config) -> what the stage would do, as text for ``--dry-run``; writes nothing."""
 
 
 def stage_names() -> list[str]:

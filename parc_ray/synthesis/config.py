@@ -5,7 +5,7 @@ Where paper and published code differ: docs/design/synthesis.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from parc_ray.errors import InputError
@@ -264,7 +264,13 @@ class ClassRecipe:
     heading_deg: float = 1.0
     """The motion is turned by plus or minus this. PARC a constant 1 (vaulting 15)."""
     xy_scale: tuple[float, float] = (0.95, 1.05)
-    """Independent factors on root x and y."""
+    """Independent factors on root x and y; the terrain does not follow them."""
+    extent_scale: tuple[float, float] = (1.0, 1.0)
+    """Independent factors on the terrain's extents along x and y, which the motion follows.
+    PARC none."""
+    grow_cells: tuple[int, int] = (0, 0)
+    """Blocks grow (shrink, if negative) by so many cells, inclusive, away from the path. PARC
+    none."""
     mirror_share: float = 0.5
     """Share of variants that are mirrored."""
     max_path_step_m: float | None = None
@@ -277,10 +283,12 @@ class ClassRecipe:
         kinds = ("height_scale", "boxes", "none")
         check_field(self.kind in kinds, self, "kind", f"one of {kinds}")
         check_field(self.max_length_s > 0, self, "max_length_s", "> 0 s")
-        for name in ("height_scale", "boxes", "box_cells", "xy_scale"):
+        ranges = ("height_scale", "boxes", "box_cells", "xy_scale", "extent_scale", "grow_cells")
+        for name in ranges:
             _check_range(self, name)
         check_field(self.boxes[0] >= 0, self, "boxes", ">= 0")
-        check_field(self.xy_scale[0] > 0, self, "xy_scale", "> 0")
+        for name in ("xy_scale", "extent_scale"):
+            check_field(getattr(self, name)[0] > 0, self, name, "> 0")
         check_field(
             0 <= self.min_box_height_m <= self.box_height_m,
             self,
@@ -290,20 +298,70 @@ class ClassRecipe:
         check_field(0 <= self.mirror_share <= 1, self, "mirror_share", "0..1")
 
 
-def _parc_recipes() -> dict[str, ClassRecipe]:
-    """The published code's ranges per class; its turns were constant, ours are drawn."""
-    none = ClassRecipe(kind="none")
+def class_recipes() -> dict[str, ClassRecipe]:
+    """Ranges per class: heights as in the published code; turns and extents are drawn.
+
+    The published configs have one constant turn per class (1 or 15 degrees), stretch only two
+    classes and change no extents. Classes go by the names of PARC's folders and of importers; what
+    importers call run or walk takes ``flat_recipe`` or ``terrain_recipe``, as its ground is.
+    """
+    climb = ClassRecipe(height_scale=(0.8, 1.05), extent_scale=(0.95, 1.05), grow_cells=(0, 2))
+    middle = replace(climb, height_scale=(0.8, 1.1), bad_height_scale=(0.96, 1.04))
+    platform = ClassRecipe(
+        height_scale=(0.5, 1.2), max_length_s=4.0, extent_scale=(0.85, 1.15), grow_cells=(-1, 3)
+    )
+    stairs = ClassRecipe(height_scale=(0.5, 1.2), extent_scale=(0.9, 1.1), grow_cells=(0, 2))
+    vault = ClassRecipe(
+        height_scale=(0.6, 1.2),
+        max_length_s=6.0,
+        heading_deg=15.0,
+        extent_scale=(0.95, 1.05),
+        grow_cells=(-1, 3),
+    )
+    jump = ClassRecipe(kind="none", extent_scale=(0.9, 1.1))
     flat = ClassRecipe(kind="boxes", max_length_s=4.0, heading_deg=180.0)
     return {
-        "climbing": ClassRecipe(height_scale=(0.8, 1.05)),
-        "mid_climbing": ClassRecipe(height_scale=(0.8, 1.1), bad_height_scale=(0.96, 1.04)),
-        "platform": ClassRecipe(height_scale=(0.5, 1.2), max_length_s=4.0),
-        "stairs": ClassRecipe(height_scale=(0.5, 1.2)),
-        "vaulting": ClassRecipe(height_scale=(0.6, 1.2), max_length_s=6.0, heading_deg=15.0),
-        "jumping": none,
+        "climbing": climb,
+        "climb": climb,
+        "mid_climbing": middle,
+        "mid_climb": middle,
+        "platform": platform,
+        "stairs": stairs,
+        "vaulting": vault,
+        "vault": vault,
+        "jumping": jump,
+        "jump": jump,
         "running": flat,
         "walking": flat,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantQuality:
+    """What a variant must keep; PARC has no such test. Others are made anew, then dropped."""
+
+    max_mean_depth_m: float = 0.005
+    """Depth of the deepest surface point, mean over frames, m."""
+    max_depth_m: float = 0.05
+    """Depth of any surface point in any frame, m."""
+    max_limit_excess_deg: float = 2.0
+    """Joint coordinates beyond their limits, more than the same joint of the parent, degrees."""
+    max_jerk_m_s3: float = 11666.39
+    """Largest jerk of a body, m/s^3: the largest of PARC's mocap."""
+    jerk_factor: float = 1.5
+    """Jerk up to this multiple of the parent's is allowed too."""
+    max_contact_gap_m: float = 0.03
+    """Mean distance of bodies labelled in contact from the ground, m."""
+    attempts: int = 3
+    """How often a variant is made, with new seeds, before it is dropped."""
+
+    def __post_init__(self) -> None:
+        """Validate the ranges."""
+        for name in self.__dataclass_fields__:
+            if name.startswith("max_"):
+                check_field(getattr(self, name) > 0, self, name, "> 0")
+        check_field(self.jerk_factor >= 0, self, "jerk_factor", ">= 0")
+        check_field(self.attempts >= 1, self, "attempts", ">= 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,8 +374,9 @@ class AugmentConfig:
     """Terrain kept around the root path, m. PARC slices with 1.2."""
     min_length_s: float = 1.5
     """Crops are never shorter than this (or than the clip), s."""
-    recipes: dict[str, ClassRecipe] = field(default_factory=_parc_recipes)
-    """Recipe per class name."""
+    recipes: dict[str, ClassRecipe] = field(default_factory=class_recipes)
+    """Recipe per class name. A name of several words (``mid_climb``) also goes before the class
+    where it stands in the clip's id."""
     flat_recipe: ClassRecipe = field(
         default_factory=lambda: ClassRecipe(kind="boxes", max_length_s=4.0, heading_deg=180.0)
     )
@@ -336,11 +395,19 @@ class AugmentConfig:
             w_contact=100.0,
             w_sliding=1000.0,
             w_body_constraint=0.0,
-            w_jerk=0.0,
-            iterations=1000,
+            w_jerk=100.0,
+            w_joint_limit=10.0,
+            iterations=300,
+            lr=0.002,
+            lr_final=0.0001,
         )
     )
-    """Adaptation to the new terrain. PARC: 100, 100, 1000, no constraints, no jerk term."""
+    """Adaptation to the new terrain. PARC: the same weights but no jerk and no joint limits, 1000
+    iterations (vaulting 2000) of 0.001 from the unadapted motion."""
+    quality: VariantQuality = field(default_factory=VariantQuality)
+    """Which variants are kept."""
+    gallery: int = 400
+    """Most variants that the gallery page shows; the table lists all."""
 
     def __post_init__(self) -> None:
         """Validate the ranges."""
@@ -349,6 +416,7 @@ class AugmentConfig:
         check_field(self.min_length_s > 0, self, "min_length_s", "> 0 s")
         check_field(self.ik_iterations >= 0, self, "ik_iterations", ">= 0")
         check_field(self.smooth_s > 0, self, "smooth_s", "> 0 s")
+        check_field(self.gallery >= 0, self, "gallery", ">= 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -11,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool2d
 
 from parc_ray.character.rotations import rotate_xy
 from parc_ray.motion.clip import MotionClip
@@ -20,6 +22,7 @@ from parc_ray.terrain.heightfield import Heightfield
 _FLAT_M = 0.02
 _CONTACT = 0.5
 _REDRAWS = 64
+_CLEAR_M = 1.0  # blocks grow no nearer to the root's path than this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +60,14 @@ class VariantPlan:
         heading: turn about the middle frame's root, rad.
         scale_x: factor on x about the same point.
         scale_y: factor on y.
+        extent_x: factor on the terrain's extent along x, which the motion follows.
+        extent_y: factor along y.
+        grow: cells by which blocks grow away from the path; negative ones shrink.
         kind: what happens to the terrain.
         height_scale: factor on all heights about the ground under the first frame.
         boxes: painted in this order, for ``kind`` boxes.
         level_change: planned change of the ground under the root path, metres.
+        attempt: 0, or how often the variant was planned anew.
     """
 
     parent_id: str
@@ -72,14 +79,24 @@ class VariantPlan:
     heading: float
     scale_x: float
     scale_y: float
+    extent_x: float
+    extent_y: float
+    grow: int
     kind: Literal["height_scale", "boxes", "none"]
     height_scale: float
     boxes: tuple[Box, ...]
     level_change: float
+    attempt: int = 0
 
     def to_json(self) -> str:
         """The plan as one line of JSON, for provenance."""
         return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> VariantPlan:
+        """The inverse of ``to_json``."""
+        fields = json.loads(text)
+        return cls(**{**fields, "boxes": tuple(Box(**box) for box in fields["boxes"])})
 
 
 def is_flat(terrain: Heightfield) -> bool:
@@ -88,46 +105,84 @@ def is_flat(terrain: Heightfield) -> bool:
 
 
 def recipe_for(clip: MotionClip, cfg: AugmentConfig) -> ClassRecipe:
-    """Recipe of the clip's class, else the flat or the terrain recipe."""
-    named = cfg.recipes.get(clip.provenance.class_name)
-    if named is not None:
-        return named
-    return cfg.flat_recipe if is_flat(clip.terrain) else cfg.terrain_recipe
+    """Recipe of the clip's skill or class, else the flat or the terrain recipe.
+
+    A recipe's name of several words, such as ``mid_climb``, is looked for in the clip's id first:
+    importers put such skills into a broader class.
+    """
+    name = recipe_name(clip, cfg)
+    return cfg.recipes[name] if name in cfg.recipes else getattr(cfg, name)
+
+
+def recipe_name(clip: MotionClip, cfg: AugmentConfig) -> str:
+    """Key in ``cfg.recipes`` or name of the field that holds the clip's recipe."""
+    words = re.sub(r"[^a-z]+", "_", f" {clip.clip_id.lower()} ")
+    for name in sorted(cfg.recipes, key=len, reverse=True):
+        if "_" in name and f"_{name}_" in words:
+            return name
+    if clip.provenance.class_name in cfg.recipes:
+        return clip.provenance.class_name
+    return "flat_recipe" if is_flat(clip.terrain) else "terrain_recipe"
 
 
 def planned_xy(clip: MotionClip, plan: VariantPlan, points_xy: Tensor) -> Tensor:
-    """Where the plan's mirroring, turn and scale take world points (..., 2) of the parent."""
-    root = clip.frames.root_pos[plan.start : plan.start + plan.num_frames, :2]
-    pivot = root[len(root) // 2]
+    """Where the plan's mirroring, turn and scales take world points (..., 2) of the parent."""
+    pivot = _pivot(clip, plan)
     if plan.mirror:
-        flip = points_xy.new_tensor([1.0, -1.0])
-        points_xy, pivot = points_xy * flip, pivot * flip
+        points_xy = points_xy * points_xy.new_tensor([1.0, -1.0])
     angle = points_xy.new_tensor(plan.heading)
     turned = rotate_xy(points_xy - pivot, angle.expand(points_xy.shape[:-1]))
-    return pivot + turned * points_xy.new_tensor([plan.scale_x, plan.scale_y])
+    scale = (plan.scale_x * plan.extent_x, plan.scale_y * plan.extent_y)
+    return pivot + turned * points_xy.new_tensor(scale)
+
+
+def _pivot(clip: MotionClip, plan: VariantPlan) -> Tensor:
+    """Point (2,) about which the plan turns and stretches: the middle root, mirrored if need be."""
+    middle = clip.frames.root_pos[plan.start + plan.num_frames // 2, :2]
+    return middle * middle.new_tensor([1.0, -1.0]) if plan.mirror else middle
 
 
 def planned_terrain(clip: MotionClip, plan: VariantPlan, padding_m: float) -> Heightfield:
-    """Terrain of the variant: around its root path, scaled or with boxes.
+    """Terrain of the variant: around its root path, stretched, scaled, with boxes, blocks grown.
 
-    Flat terrain is made anew so that it reaches far enough; any other is cut to the path and keeps
-    its place (it is not turned with the motion). Augmentation bounds are dropped.
+    It reaches ``padding_m`` beyond the path on all sides; what the parent's grid does not hold is
+    filled from its edge. It is not turned with the motion. Augmentation bounds are dropped.
     """
     root = clip.frames.root_pos[plan.start : plan.start + plan.num_frames]
     xy = planned_xy(clip, plan, root[:, :2])
     base = clip.terrain.mirrored() if plan.mirror else clip.terrain
     terrain = base.cropped(xy.amin(0), xy.amax(0), padding_m)
     terrain = replace(terrain, upper=None, lower=None, confidence=None)
+    centers, heights = terrain.cell_centers(), terrain.heights
+    if (plan.extent_x, plan.extent_y) != (1.0, 1.0):
+        pivot = _pivot(clip, plan)
+        extent = pivot.new_tensor([plan.extent_x, plan.extent_y])
+        heights = base.height_at(pivot + (centers - pivot) / extent)
     ground = float(clip.terrain.height_at(root[0, :2]))
-    heights = terrain.heights
     if plan.kind == "height_scale":
         heights = ground + (heights - ground) * plan.height_scale
+    if plan.grow != 0:
+        heights = _grown(heights, plan.grow, torch.cdist(centers.flatten(0, 1), xy))
     for box in plan.boxes:
-        offset = terrain.cell_centers() - torch.tensor([box.x, box.y])
+        offset = centers - torch.tensor([box.x, box.y])
         turned = rotate_xy(offset, torch.tensor(-box.angle).expand(offset.shape[:-1])).abs()
         inside = (turned[..., 0] < box.half_x) & (turned[..., 1] < box.half_y)
         heights = torch.where(inside, ground + box.height, heights)
     return replace(terrain, heights=heights.clone())
+
+
+def _grown(heights: Tensor, cells: int, away: Tensor) -> Tensor:
+    """Greatest (least, for negative ``cells``) heights (X, Y) around every cell far from the path.
+
+    Args:
+        heights: (X, Y) metres.
+        cells: half width of the neighbourhood.
+        away: (X * Y, T) distances of the cells from the root path, metres.
+    """
+    sign, width = (1.0, cells) if cells > 0 else (-1.0, -cells)
+    pooled = max_pool2d(sign * heights[None, None], 2 * width + 1, 1, width)[0, 0] * sign
+    free = (away.amin(1) >= _CLEAR_M).view(heights.shape)
+    return torch.where(free, pooled, heights)
 
 
 def path_levels(terrain: Heightfield, root_xy: Tensor, standing: Tensor) -> tuple[float, float]:
@@ -207,6 +262,9 @@ def _draw_plan(
         heading=math.radians(recipe.heading_deg) * float(rng.uniform(-1.0, 1.0)),
         scale_x=float(rng.uniform(*recipe.xy_scale)),
         scale_y=float(rng.uniform(*recipe.xy_scale)),
+        extent_x=float(rng.uniform(*recipe.extent_scale)),
+        extent_y=float(rng.uniform(*recipe.extent_scale)),
+        grow=int(rng.integers(recipe.grow_cells[0], recipe.grow_cells[1] + 1)),
         kind=recipe.kind,
         height_scale=_draw_height_scale(recipe, rng) if recipe.kind == "height_scale" else 1.0,
         boxes=(),
@@ -243,6 +301,16 @@ def plan_variants(
             rng = np.random.default_rng(sub)
             plans.append(_accepted_plan(clip, recipe, cfg, f"{clip.clip_id}_v{k:03d}", sub, rng))
     return plans
+
+
+def plan_again(
+    clip: MotionClip, plan: VariantPlan, cfg: AugmentConfig, attempt: int
+) -> VariantPlan:
+    """Another draw of the same variant, from a seed made of the first one's and the attempt."""
+    sub = int(np.random.SeedSequence([plan.seed, attempt]).generate_state(1)[0])
+    rng = np.random.default_rng(sub)
+    fresh = _accepted_plan(clip, recipe_for(clip, cfg), cfg, plan.variant_id, sub, rng)
+    return replace(fresh, attempt=attempt)
 
 
 def _accepted_plan(

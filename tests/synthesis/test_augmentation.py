@@ -16,6 +16,7 @@ from parc_ray.synthesis.levels import largest_jerk, level_change, seconds_with_l
 from parc_ray.synthesis.lift import body_lift, root_lift, runs
 from parc_ray.synthesis.sample_variants import SampleConfig, make_sample_variants
 from parc_ray.synthesis.variant_plan import (
+    VariantPlan,
     path_levels,
     plan_variants,
     planned_terrain,
@@ -85,6 +86,57 @@ def test_height_scale_avoids_the_bad_range_and_keeps_the_ground(walk):
     terrain = planned_terrain(clip, plans[0], 1.0)
     assert float(terrain.heights.max()) == pytest.approx(0.2 * plans[0].height_scale, rel=1e-5)
     assert float(terrain.heights.min()) == 0.0
+
+
+def test_extents_stretch_ground_and_motion_together(walk):
+    clip = stepped(walk)
+    recipe = replace(STILL, extent_scale=(1.3, 1.3))
+    cfg = AugmentConfig(recipes={"walk": recipe})
+    (plan,) = plan_variants([clip], cfg, 0, 1)
+    terrain = planned_terrain(clip, plan, 1.0)
+    root = clip.frames.root_pos[:, :2]
+    moved = planned_xy(clip, plan, root)
+    pivot = root[len(root) // 2]
+    assert torch.allclose(moved - pivot, 1.3 * (root - pivot), atol=1e-5)
+    # The step lies where it lay for the motion, to within half a cell of both grids.
+    edge = 1.6 - 0.2
+    away = (root[:, 0] - edge).abs() > 0.2 * (1 + 1 / 1.3)
+    assert away.any()
+    assert torch.equal(terrain.height_at(moved)[away], clip.terrain.height_at(root)[away])
+
+
+@pytest.mark.parametrize("cells", [2, -2])
+def test_blocks_grow_only_away_from_the_path(walk, cells):
+    hf = walk.terrain
+    side = hf.cell_centers()[..., 1] > 0.9
+    clip = replace(walk, terrain=replace(hf, heights=torch.where(side, 0.5, 0.0)))
+    recipe = replace(STILL, grow_cells=(cells, cells))
+    (plan,) = plan_variants([clip], AugmentConfig(recipes={"walk": recipe}), 0, 1)
+    same = planned_terrain(clip, replace(plan, grow=0), 2.0)
+    grown = planned_terrain(clip, plan, 2.0)
+    away = torch.cdist(same.cell_centers().flatten(0, 1), clip.frames.root_pos[:, :2]).amin(1)
+    near = (away < 1.0).view(same.shape)
+    assert torch.equal(grown.heights[near], same.heights[near])
+    change = grown.heights[~near] - same.heights[~near]
+    assert bool((change * cells >= 0).all())
+    if cells < 0:  # the block begins beyond the clear strip and gives way
+        assert float(change.min()) == -0.5
+
+
+def test_a_plan_is_read_back_from_its_notes(walk):
+    for plan in plan_variants([walk], AugmentConfig(), 0, 3):
+        assert VariantPlan.from_json(plan.to_json()) == plan
+
+
+def test_skills_that_importers_put_into_a_broader_class_keep_their_recipe(walk):
+    cfg = AugmentConfig()
+    named = replace(walk, clip_id="humanoid_mid_climb02")
+    named = replace(named, provenance=replace(named.provenance, class_name="climb"))
+    assert recipe_for(named, cfg) is cfg.recipes["mid_climb"]
+    other = replace(named, clip_id="humanoid_climb00")
+    assert recipe_for(other, cfg) is cfg.recipes["climb"]
+    for name in ("climb", "vault", "jump", "platform", "stairs"):  # of the importers
+        assert name in cfg.recipes
 
 
 def test_recipe_by_class_and_by_terrain(walk):
