@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import pickle
+import tempfile
+from pathlib import Path
 
 import numpy as np
 
 from parc_ray.character.character import Character
-from tests.data import files, test_poselib, test_table
+from tests.data import files, test_bvh, test_poselib, test_table
 from tests.data.mutations import (
     SeedFile,
     dump,
@@ -266,7 +268,24 @@ def asf_amc(character: Character) -> SeedFile:
     return SeedFile("m.amc", motion, lambda t: t.encode("utf-8", "replace"), beside)
 
 
+def bvh(character: Character) -> SeedFile:
+    """A hierarchy and its motion in one text."""
+    skeleton, angles, root = test_bvh.standing("cmu", FRAMES)
+    with tempfile.TemporaryDirectory() as folder:
+        path = test_bvh.write_bvh(Path(folder) / "m.bvh", skeleton, angles, root)
+        text = path.read_text()
+    deep = "".join(f"JOINT j{k}\n{{\nOFFSET 0 1 0\n" for k in range(20_000))
+    hostile = (
+        ("HIERARCHY\nROOT r\n{\n" + deep).encode(),
+        ("HIERARCHY\nROOT r\n" + "{\n" * 10**5).encode(),
+        text.replace("Frames: 20", "Frames: 1000000000000").encode(),
+        text.replace("CHANNELS 3", "CHANNELS 999999999").encode(),
+        b"HIERARCHY " + b"x" * 10**6,
+    )
+    return SeedFile("m.bvh", text, _encoded, {}, hostile)
+
+
 SEEDS = {
     seed.__name__: seed
-    for seed in (parc_ms, parc_legacy, mimickit, deepmimic, poselib, npz, csv, amass, asf_amc)
+    for seed in (parc_ms, parc_legacy, mimickit, deepmimic, poselib, npz, csv, amass, asf_amc, bvh)
 }

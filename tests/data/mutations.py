@@ -65,7 +65,7 @@ def corpus(
             label, damaged = _bytes(seed_file.beside[other], rng)
             text = _text(seed_file.beside[other].decode("latin-1"), rng)
             files = {**seed_file.beside, seed_file.name: whole}
-            files[other] = damaged if made % 2 else text.encode("latin-1")
+            files[other] = damaged if made % 2 else text.encode()
             label = f"{other}: {label}"
         yield label, files
         made += 1

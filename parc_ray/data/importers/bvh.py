@@ -38,6 +38,8 @@ _STRETCH = 0.05
 """Share of the skeleton's size by which a bone may change its length."""
 _CLEARLY = 1.5
 _STILL_DEG = 1e-6
+_ROUNDED = 2e-4
+"""Share by which a frame time of a few digits may miss that of a whole rate (0.03333 is 1/30)."""
 
 
 @dataclass
@@ -134,6 +136,8 @@ def _read_hierarchy(reader: _Reader) -> None:
         elif key == "CHANNELS" and open_joints:
             channels = _channels(reader, words)
             joint = reader.joints[open_joints[-1]]
+            if joint.channels:
+                raise reader.fail(f"channels of {brief(joint.name)} again", "once is needed")
             joint.channels, joint.first = channels, columns
             columns += len(channels)
         elif key == "}" and open_joints:
@@ -198,7 +202,9 @@ def _read_motion(reader: _Reader) -> tuple[float, Tensor]:
     for row in rows:
         reader.at += 1
         block.append(_numbers(reader, row, columns))
-    return 1.0 / step, torch.from_numpy(np.array(block, dtype=np.float64).reshape(count, columns))
+    rate, whole = 1.0 / step, round(1.0 / step)
+    rate = float(whole) if abs(rate - whole) < _ROUNDED * rate else rate
+    return rate, torch.from_numpy(np.array(block, dtype=np.float64).reshape(count, columns))
 
 
 def _said(count: int) -> str:
