@@ -6,11 +6,13 @@ import copy
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +39,7 @@ from .clips import random_clip, tensors_of
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 COUNT = 70
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def clip_of(number):
@@ -194,6 +197,24 @@ def test_tables_and_clips_encode_to_the_same_bytes(stored):
     table = _all_columns(pa.concat_tables(batches))
     assert table.column(0).num_chunks > 1
     assert encode_table(table) == encode_part(clips)
+
+
+def test_the_example_of_the_page_runs_as_it_stands(humanoid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    skeleton = humanoid.skeleton
+    clips = [
+        random_clip(n, frames=20 + 6 * n, dofs=skeleton.num_dofs, bodies=skeleton.num_bodies)
+        for n in range(6)
+    ]
+    save_dataset("runs/my_data", "D", clips, humanoid.digest)
+    text = (ROOT / "docs" / "data.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (example,) = [block for block in blocks if "parc_ray.data.etl" in block]
+    exec(compile(example, "docs/data.md", "exec"), {})
+    made = load_dataset("runs/mirrored")[1]
+    assert [c.clip_id for c in made] == [f"clip/{n}_mirror" for n in range(2, 6)]
+    y = clips[2].frames.root_pos[:, 1]
+    assert torch.equal(made[0].frames.root_pos[:, 1], -y)
 
 
 def test_older_parts_are_migrated(stored, tmp_path):
