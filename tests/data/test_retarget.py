@@ -163,6 +163,13 @@ def test_no_leg_no_scale(humanoid):
     assert leg_scale(source, mapped, humanoid) == pytest.approx(1.0)
 
 
+def test_places_beyond_this_world(waddler):
+    root, quat, dof = motion_of(waddler, frames=4)
+    source = as_source(waddler, root * 1e7, quat, dof)
+    with pytest.raises(InputError, match=r"made: joints up to .* m from the origin"):
+        retarget(source, own_map(waddler), waddler)
+
+
 @pytest.mark.parametrize("field", ["ankle_m", "stay_rad", "iterations"])
 def test_settings_are_checked(field):
     with pytest.raises(InputError, match=field):

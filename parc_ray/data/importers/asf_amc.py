@@ -33,7 +33,7 @@ LICENCE = "CMU free use (no direct resale of the data), mocap.cs.cmu.edu"
 CMU_FPS = 120.0
 """Hz, rate of the CMU database; the format itself does not tell (``fps`` in a joint map does)."""
 _INCH_M = 0.0254
-_MAX_BYTES = 256 << 20
+_MAX_BYTES = 64 << 20
 _MAX_BONES = 256
 _ANGLES = ("rx", "ry", "rz")
 _ROOT_COLUMNS = {"tx", "ty", "tz", *_ANGLES}

@@ -93,7 +93,11 @@ def solve(kinematics: Kinematics, problem: IkProblem, iterations: int, tolerance
         fixed = ((x <= low) & (gradient > 0.0)) | ((x >= high) & (gradient < 0.0))
         before = cost
         while damping < _DAMPING[2]:
-            step = _banded_step(blocks, gradient, problem.smooth_weight, fixed, damping)
+            try:
+                step = _banded_step(blocks, gradient, problem.smooth_weight, fixed, damping)
+            except np.linalg.LinAlgError:  # not positive within rounding; damping makes it so
+                damping *= 10.0
+                continue
             trial = within(problem, x - step)
             trial_cost = _cost(kinematics, problem, trial)
             if trial_cost < cost:

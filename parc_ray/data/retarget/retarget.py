@@ -24,6 +24,7 @@ from parc_ray.data.retarget.targets import held_targets
 from parc_ray.errors import InputError
 
 _LIMIT_SLACK = 1e-4
+_FURTHEST_M = 1e5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ def retarget(
     held = torch.tensor(joint_map.held(character, mapped), dtype=torch.long)
     kinematics = Kinematics.of(character.skeleton)
     place, turn = source.forward()
-    place = place * scale
+    place = _within_reach(place * scale, source.name)
     pose = map_pose(place, turn, align, mapped, character)
     target = held_targets(place, pose, held, mapped, character, source.fps)
     problem = _problem(pose, held, target, mapped, character, config, source.fps)
@@ -161,6 +162,17 @@ def retarget(
         ),
     )
     return frames, _report(frames, held, target, scale, character)
+
+
+def _within_reach(place: Tensor, name: str) -> Tensor:
+    """``place`` (T, J, 3) m, if it is somewhere on this world."""
+    furthest = float(place.abs().max())
+    if not furthest < _FURTHEST_M:
+        raise InputError(
+            f"{name}: joints up to {furthest:.3g} m from the origin once scaled; below "
+            f"{_FURTHEST_M:g} m are allowed; positions or bones are damaged or in another unit"
+        )
+    return place
 
 
 def _with_rest(source: SourceMotion, joint_map: JointMap) -> SourceMotion:
