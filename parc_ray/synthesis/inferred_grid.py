@@ -22,8 +22,8 @@ from parc_ray.synthesis.contact_events import ContactEvent
 from parc_ray.synthesis.inference_config import InferenceConfig
 from parc_ray.synthesis.inferred_levels import Level
 
-PIT_CONFIDENCE = 0.25
-"""Greatest confidence of a pit: its place is seen, its depth and borders are not."""
+PIT_CONFIDENCE = 0.05
+"""Greatest confidence of a pit: that there is one is seen, its height is a mere guess."""
 
 SKIN_M = 0.01
 """How far a body may reach into a cell without telling of it: feet sink that far into walls."""
