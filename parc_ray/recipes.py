@@ -37,6 +37,7 @@ from parc_ray.synthesis.config import (
     RolloutConfig,
     SelectionConfig,
     SynthesisConfig,
+    published_augmentation,
 )
 from parc_ray.terrain.spec import TerrainSpec
 
@@ -201,7 +202,7 @@ def paper() -> ParcConfig:
     return ParcConfig(
         name="paper",
         data=DataConfig(initial_share=0.0),
-        augment=AugmentConfig(variants_per_clip=50),
+        augment=published_augmentation(),
         d0=D0Config(correction="tracker", tracker=TrackerBudget(samples=2_000_000_000)),
         iterations=rows,
         generator=profile("paper"),

@@ -39,6 +39,8 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+    """Text to path, relative to the run directory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,10 +212,17 @@ def _picture_sections(summary: RunSummary, storage: Storage, character: Characte
             Section(
                 title=f"Iteration {iteration}: {what} before and after correction",
                 text="Left: the terrain from above with the root's path. Right: along the path.",
+                links=_gallery_link(storage, iteration),
                 pictures=pictures,
             )
         )
     return sections
+
+
+def _gallery_link(storage: Storage, iteration: int) -> dict[str, str]:
+    """The page of all variants of the initial clips, where the run has one."""
+    path = f"it_{iteration:02d}/augment/gallery.html"
+    return {"All variants of the initial clips": path} if storage.exists(path) else {}
 
 
 def _clips(storage: Storage, stage_path: str) -> list[MotionClip]:

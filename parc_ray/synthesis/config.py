@@ -419,6 +419,27 @@ class AugmentConfig:
         check_field(self.gallery >= 0, self, "gallery", ">= 0")
 
 
+def published_augmentation() -> AugmentConfig:
+    """Augmentation with the weights, steps and ranges of the published code, 50 per clip.
+
+    No extents are changed and neither jerk nor joint limits cost anything. That variants are
+    judged, and that the optimiser starts from a lifted motion, stays.
+    """
+    recipes = {
+        name: replace(recipe, extent_scale=(1.0, 1.0), grow_cells=(0, 0))
+        for name, recipe in class_recipes().items()
+    }
+    optimizer = OptimizerConfig(
+        w_penetration=100.0,
+        w_contact=100.0,
+        w_sliding=1000.0,
+        w_body_constraint=0.0,
+        w_jerk=0.0,
+        iterations=1000,
+    )
+    return AugmentConfig(variants_per_clip=50, recipes=recipes, optimizer=optimizer)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SynthesisConfig:
     """Everything between a terrain and a corrected kinematic motion."""
