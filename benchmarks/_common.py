@@ -95,7 +95,7 @@ class TreeUsage:
     memory, counted once as the largest of any process: the object store, which its daemon maps.
     """
 
-    interval_s: float = 0.1
+    interval_s: float = 0.25
     """Time between samples, s."""
     peak_mb: float = 0.0
     """Largest sum seen, MB."""

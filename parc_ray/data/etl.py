@@ -269,7 +269,9 @@ class _ActorMap(_TaskMap):
         super().__init__(make(**arguments))
 
 
-@ray.remote(num_cpus=0.5)
+# Reading tasks that wait for their rows to be taken keep their CPUs: a writer that needed one of
+# its own could never start. ``writers`` bounds how many there are.
+@ray.remote(num_cpus=0)
 def _write_part(storage: Storage, path: str, table: pa.Table) -> Part:
     data = encode_table(table)
     digest = hashlib.sha256(data).hexdigest()
