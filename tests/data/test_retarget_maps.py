@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,7 @@ from scipy.spatial.transform import Rotation
 
 from parc_ray.data.retarget import SourceMotion, load_joint_map, parse_joint_map, retarget
 from parc_ray.data.retarget.joint_map import MAPS
-from parc_ray.data.retarget.roles import body_roles
+from parc_ray.data.retarget.roles import ROLES, body_roles
 from parc_ray.errors import InputError
 
 from .skeletons import as_source, motion_of, own_map
@@ -227,6 +230,16 @@ def test_maps_are_found_by_name_path_and_beside_a_file(tmp_path):
     (tmp_path / "big.yaml").write_bytes(b" " * (1 << 21))
     with pytest.raises(InputError, match="larger than a joint map"):
         load_joint_map(tmp_path / "big.yaml")
+
+
+def test_the_map_in_the_documentation_is_one(humanoid):
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(name: mine.*?)^```", page, re.MULTILINE | re.DOTALL)
+    joint_map = parse_joint_map(text, "docs")
+    assert joint_map.bodies_of(humanoid)[0] == ("Hips", "/.*:Hips/")
+    roles = " ".join(re.findall(r"^Roles are .*?;", page, re.MULTILINE | re.DOTALL))
+    named = set(re.findall(r"`([a-z_]+[a-z])`", roles))
+    assert named == {role.removeprefix("left_").removeprefix("right_") for role in ROLES}
 
 
 def test_rest_of_a_map_stands_a_source_up(humanoid):
