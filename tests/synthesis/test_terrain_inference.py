@@ -96,6 +96,7 @@ def test_without_any_rest(humanoid):
     lowest = float(frames.root_pos[:, 2].min()) - humanoid.stand_height
     assert found.events == ()
     assert float(found.terrain.heights.max()) == pytest.approx(lowest, abs=0.02)
+    assert found.terrain.confidence is not None
     assert float(found.terrain.confidence.max()) == 0.0
 
 
