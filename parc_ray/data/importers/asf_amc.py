@@ -199,7 +199,7 @@ def _triple(words: Sequence[str], where: str) -> tuple[float, float, float]:
 def _order(words: Sequence[str], where: str) -> str:
     order = "".join(words).lower()
     if order not in _ORDERS:
-        raise InputError(f"{where}: order {order!r}; XYZ in any order is allowed; correct the file")
+        raise InputError(f"{where}: order {order[:40]!r}; XYZ in any order is allowed; correct the file")
     return order
 
 
@@ -212,12 +212,12 @@ def _bones(lines: list[tuple[int, list[str]]], name: str) -> Iterator[tuple[str,
         if key == "begin":
             table = {}
         elif table is None:
-            raise InputError(f"{name}: line {number}: {key!r} outside begin and end; correct it")
+            raise InputError(f"{name}: line {number}: {key[:40]!r} outside begin and end; correct it")
         elif key == "end":
             bone_name = " ".join(table.get("name", []))
             if not bone_name or bone_name in seen:
                 raise InputError(
-                    f"{name}: line {number}: bone name {bone_name!r} is missing or used twice; "
+                    f"{name}: line {number}: bone name {bone_name[:40]!r} is missing or used twice; "
                     "every bone needs one; correct the file"
                 )
             seen.add(bone_name)
@@ -263,13 +263,13 @@ def _hierarchy(
         for word in words:
             if word not in bones:
                 raise InputError(
-                    f"{name}: line {number}: bone {word!r} is not in bonedata; bones are "
+                    f"{name}: line {number}: bone {word[:40]!r} is not in bonedata; bones are "
                     f"{', '.join(list(bones)[:8])}, ...; correct the file"
                 )
         for child in words[1:]:
             if words[0] not in reached or child in reached:
                 raise InputError(
-                    f"{name}: line {number}: {words[0]!r} has no parent yet or {child!r} has two; "
+                    f"{name}: line {number}: {words[0][:40]!r} has no parent yet or {child[:40]!r} has two; "
                     "the hierarchy must be one tree from the root; correct the file"
                 )
             parents[child] = words[0]
@@ -313,7 +313,7 @@ def parse_amc(text: str, skeleton: AsfSkeleton, name: str) -> dict[str, np.ndarr
         rows = frames[words[0]]
         if len(rows) != count - 1:
             raise InputError(
-                f"{where}: bone {words[0]!r} twice in frame {count} or before the first frame; "
+                f"{where}: bone {words[0][:40]!r} twice in frame {count} or before the first frame; "
                 "correct the file"
             )
         channels = used[words[0]].channels
