@@ -35,6 +35,7 @@ CMU_FPS = 120.0
 _INCH_M = 0.0254
 _MAX_BYTES = 64 << 20
 _MAX_BONES = 256
+_LONGEST_NAME = 80
 _ANGLES = ("rx", "ry", "rz")
 _ROOT_COLUMNS = {"tx", "ty", "tz", *_ANGLES}
 _ORDERS = ("xyz", "xzy", "yxz", "yzx", "zxy", "zyx")
@@ -199,7 +200,9 @@ def _triple(words: Sequence[str], where: str) -> tuple[float, float, float]:
 def _order(words: Sequence[str], where: str) -> str:
     order = "".join(words).lower()
     if order not in _ORDERS:
-        raise InputError(f"{where}: order {order[:40]!r}; XYZ in any order is allowed; correct the file")
+        raise InputError(
+            f"{where}: order {order[:40]!r}; XYZ in any order is allowed; correct the file"
+        )
     return order
 
 
@@ -212,13 +215,15 @@ def _bones(lines: list[tuple[int, list[str]]], name: str) -> Iterator[tuple[str,
         if key == "begin":
             table = {}
         elif table is None:
-            raise InputError(f"{name}: line {number}: {key[:40]!r} outside begin and end; correct it")
+            raise InputError(
+                f"{name}: line {number}: {key[:40]!r} outside begin and end; correct it"
+            )
         elif key == "end":
             bone_name = " ".join(table.get("name", []))
-            if not bone_name or bone_name in seen:
+            if not bone_name or bone_name in seen or len(bone_name) > _LONGEST_NAME:
                 raise InputError(
-                    f"{name}: line {number}: bone name {bone_name[:40]!r} is missing or used twice; "
-                    "every bone needs one; correct the file"
+                    f"{name}: line {number}: bone name {bone_name[:40]!r} is missing, used twice "
+                    f"or longer than {_LONGEST_NAME}; every bone needs one; correct the file"
                 )
             seen.add(bone_name)
             yield bone_name, _bone(table, f"{name}: bone {bone_name!r}")
@@ -269,7 +274,7 @@ def _hierarchy(
         for child in words[1:]:
             if words[0] not in reached or child in reached:
                 raise InputError(
-                    f"{name}: line {number}: {words[0][:40]!r} has no parent yet or {child[:40]!r} has two; "
+                    f"{name}: line {number}: {words[0]!r} has no parent yet or {child!r} has two; "
                     "the hierarchy must be one tree from the root; correct the file"
                 )
             parents[child] = words[0]
@@ -313,7 +318,7 @@ def parse_amc(text: str, skeleton: AsfSkeleton, name: str) -> dict[str, np.ndarr
         rows = frames[words[0]]
         if len(rows) != count - 1:
             raise InputError(
-                f"{where}: bone {words[0][:40]!r} twice in frame {count} or before the first frame; "
+                f"{where}: bone {words[0]!r} twice in frame {count} or before the first frame; "
                 "correct the file"
             )
         channels = used[words[0]].channels
