@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 import shutil
@@ -99,17 +98,18 @@ def test_the_seed_itself_is_a_clip(kind, tmp_path, humanoid):
     assert judge(tmp_path / "case" / seed_file.name, humanoid, "whole") == "read"
 
 
-def test_the_corpus_is_the_same_for_the_same_seed(humanoid):
-    for kind in ("mimickit", "csv"):
-        digests = [
-            hashlib.sha256(
-                b"".join(b for _, c in corpus(SEEDS[kind](humanoid), 80, seed) for b in c.values())
-            )
-            for seed in (0, 0, 1)
-        ]
-        assert digests[0].digest() == digests[1].digest() != digests[2].digest()
+@pytest.mark.parametrize("kind", ["csv", "deepmimic", "bvh"])
+def test_the_corpus_is_the_same_for_the_same_seed(kind, humanoid):
+    """Of formats whose files do not hold times or addresses of their making."""
+    first, again, other = (
+        [(label, content) for label, content in corpus(SEEDS[kind](humanoid), 80, seed)]
+        for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(SEEDS))
 def test_nothing_is_written_of_a_directory_with_a_broken_file(kind, tmp_path, humanoid, capsys):
     """``parc import`` over a whole file and a broken one, with a target."""
