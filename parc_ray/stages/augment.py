@@ -30,6 +30,7 @@ from parc_ray.stages._variants import (
 from parc_ray.stages.base import StageContext, StageOutputs, StageRun
 from parc_ray.stages.pool import ItemOutput, ItemResult, WorkItem, run_items
 from parc_ray.stages.registry import StageSpec
+from parc_ray.synthesis.assemble import with_bounds
 from parc_ray.synthesis.augmentation import make_good_variants
 from parc_ray.synthesis.config import AugmentConfig
 from parc_ray.synthesis.levels import level_change
@@ -58,7 +59,7 @@ class VariantWorker:
             parent = parents[plan.parent_id]
             rows += attempt_rows(outcome, parent.provenance.class_name, parent.fps)
         return ItemOutput(
-            clips=[outcome.clip for outcome in made if outcome.clip is not None],
+            clips=[with_bounds(o.clip, self.character) for o in made if o.clip is not None],
             record={"attempts": rows},
         )
 
@@ -86,7 +87,8 @@ def body(run: StageRun) -> StageOutputs:
     results = run_items(
         run.dir, items, VariantWorker, arguments, _pool(config), run.ctx.stage_path(run.name)
     )
-    parts = [*write_clips(run, originals, "originals"), *item_parts(results)]
+    bounded = [with_bounds(clip, character) for clip in originals]
+    parts = [*write_clips(run, bounded, "originals"), *item_parts(results)]
     manifest = save_manifest(run, "initial", parts, character)
     figures = _tell(run, results, originals, character)
     return StageOutputs(

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from parc_ray import cli
+from parc_ray.character.kinematics import fk_from_dof
+from parc_ray.character.surface import place_points, surface_points
 from parc_ray.config import D0Config, DataConfig, ParcConfig
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import load_dataset, read_part, save_dataset
@@ -19,8 +21,12 @@ from parc_ray.pool_config import PoolConfig
 from parc_ray.stages._variants import all_rows, frame_cost, gallery_page, variant_metrics
 from parc_ray.stages.augment import VariantWorker, make_plans
 from parc_ray.stages.pool import WorkItem, run_items
+from parc_ray.synthesis.assemble import with_bounds
 from parc_ray.synthesis.config import AugmentConfig, ClassRecipe, OptimizerConfig, VariantQuality
 from parc_ray.synthesis.variant_plan import VariantPlan
+from parc_ray.terrain.augment import local_bounds, touched_cells
+from parc_ray.terrain.heightfield import HeightfieldBatch
+from parc_ray.terrain.local_grid import GridSpec
 from tests.synthesis.helpers import walk_clip
 
 LOOSE = VariantQuality(
@@ -92,6 +98,10 @@ def test_tries_become_rows_and_a_gallery(config, humanoid, tmp_path):
         assert VariantPlan.from_json(clip.provenance.notes) == by_id[clip.clip_id]
         assert clip.provenance.parents == (by_id[clip.clip_id].parent_id,)
         assert clip.provenance.seeds["variant"] == by_id[clip.clip_id].seed
+        assert clip.terrain.upper is not None  # how far training may move each cell
+        root = clip.frames.root_pos
+        freest = float(clip.terrain.upper.max())
+        assert freest == pytest.approx(float(root[:, 2].max()) + 3.0, abs=1e-4)
     metrics = variant_metrics(rows, 7.2)
     assert metrics["variants"] == metrics["planned"] == 4.0
     assert metrics["cpu_h_for_50_per_clip"] == pytest.approx(7.2 / 4 * 100 / 3600)
@@ -100,6 +110,33 @@ def test_tries_become_rows_and_a_gallery(config, humanoid, tmp_path):
     page = gallery_page(rows, clips, originals, humanoid, 3, metrics)
     assert page.count('class="exhibit"') == 3
     assert all(f"<td>{name}" in page or f">{name}</a>" in page for name in by_id)
+
+
+@pytest.mark.parametrize("height", [5.0, 9.0])
+def test_bounds_are_relative_to_the_character(humanoid, height):
+    """Stairs far above the world's origin are varied like those at it."""
+    clip = walk_clip(humanoid, "stairs_0", seconds=2.0)
+    x = clip.terrain.cell_centers()[..., 0]
+    stairs = replace(clip.terrain, heights=(x / 0.8).floor().clamp(0, 3) * 0.2)
+    shift = torch.tensor([0.0, 0.0, height])
+    lifted = clip.frames.clone()
+    lifted.root_pos[:, 2] += stairs.height_at(lifted.root_pos[:, :2])
+    limits = []
+    for offset in (torch.zeros(3), shift):
+        frames = replace(lifted, root_pos=lifted.root_pos + offset)
+        up = with_bounds(replace(clip, frames=frames, terrain=stairs.translated(offset)), humanoid)
+        batch = HeightfieldBatch.stack([up.terrain])
+        pos, quat = fk_from_dof(humanoid.skeleton, frames.root_pos, frames.root_rot, frames.dof)
+        points = place_points(surface_points(humanoid, "full"), pos, quat)[None, :15]
+        touched = touched_cells(batch, points)
+        root = frames.root_pos[:1]
+        limits.append(local_bounds(GridSpec(), batch, touched, root, torch.zeros(1)))
+    for there, here in zip(*limits, strict=True):
+        assert torch.allclose(there, here, atol=1e-4)
+    lower, upper = limits[1]
+    assert float(upper.max()) == 6.0  # above the root, not above the world's origin
+    assert float(lower.min()) == -6.0
+    assert bool((lower == upper).any())  # what the feet touch stays
 
 
 def test_dropped_variants_are_told_with_their_reasons(config, humanoid, tmp_path):
