@@ -18,7 +18,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -164,7 +166,7 @@ def write_dataset(
         name: name of the data set.
         character_digest: ``Character.digest`` of the clips' character.
         clips_per_part: clips in one file.
-        writers: parts that are encoded at the same time, each by one task.
+        writers: parts that are encoded at the same time, by threads of this process.
 
     Raises:
         InputError: a clip id appears twice, columns are missing, or no clip is left.
@@ -172,18 +174,20 @@ def write_dataset(
     storage = Storage.from_uri(location)
     seen: set[str] = set()
     parts: list[Part] = []
-    pending: list[ray.ObjectRef] = []
     batches = clips.iter_batches(
         batch_size=clips_per_part, batch_format="pyarrow", prefetch_batches=0
     )
-    for number, batch in enumerate(batches):
-        table = _all_columns(batch)
-        _note_ids(table, seen, name)
-        if len(pending) >= writers:
-            parts.append(ray.get(pending.pop(0)))
-        pending.append(_write_part.remote(storage, f"part-{number:05d}.parquet", table))
-        del batch, table
-    parts += ray.get(pending)
+    with ThreadPoolExecutor(max_workers=writers) as pool:
+        pending: deque[Future[Part]] = deque()
+        for number, batch in enumerate(batches):
+            table = _all_columns(batch)
+            _note_ids(table, seen, name)
+            if len(pending) >= writers:
+                parts.append(pending.popleft().result())
+            path = f"part-{number:05d}.parquet"
+            pending.append(pool.submit(_write_part, storage, path, table))
+            del batch, table
+        parts += [future.result() for future in pending]
     if not parts:
         raise InputError(
             f"data set {name!r}: no clip is left to write; at least one is needed; keep more clips"
@@ -269,9 +273,6 @@ class _ActorMap(_TaskMap):
         super().__init__(make(**arguments))
 
 
-# Reading tasks that wait for their rows to be taken keep their CPUs: a writer that needed one of
-# its own could never start. ``writers`` bounds how many there are.
-@ray.remote(num_cpus=0)
 def _write_part(storage: Storage, path: str, table: pa.Table) -> Part:
     data = encode_table(table)
     digest = hashlib.sha256(data).hexdigest()
