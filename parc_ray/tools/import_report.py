@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ RETARGET_RESIDUAL = "retarget_ankle_mean_m"
 INFERRED_CONFIDENCE = "inferred_confidence"
 """Metric of motions whose terrain was inferred: confidence of the cells that were touched."""
 _CONTACT = 0.5
+_INFERRED = re.compile(rf"{INFERRED_NOTE}.*?moved by [-0-9.]+ m")
 _COLUMNS = ("clip", "class", "seconds", "levels (m)", "change (m)", "terrain", "sure", "contact")
 
 
@@ -81,9 +83,8 @@ def remarks(clips: Sequence[MotionClip], overlaps: Sequence[Overlap]) -> list[st
     """Lines on all that is worth a look: inferred terrain, repairs, doubtful values, overlaps."""
     lines: list[str] = []
     for clip in clips:
-        notes = clip.provenance.notes.split("; ")
-        told = [note for note in notes if note.startswith(INFERRED_NOTE)]
-        lines += [f"terrain: {clip.clip_id}: {note}" for note in told]
+        if told := _INFERRED.search(clip.provenance.notes):
+            lines.append(f"terrain: {clip.clip_id}: {told[0]}")
         lines += [f"repaired: {clip.clip_id}: {change}" for change in repairs(clip)]
         for finding in findings(clip):
             if finding.severity != "ok":
