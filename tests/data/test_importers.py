@@ -418,9 +418,9 @@ def test_missing_empty_and_foreign(tmp_path, humanoid):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"poses": 1}))
     with pytest.raises(InputError, match=r"unknown kind \(fields: poses\)"):
         import_path(tmp_path, humanoid)
-    (tmp_path / "a.bvh").write_text("HIERARCHY")
+    (tmp_path / "a.c3d").write_text("\x02\x50")
     with pytest.raises(InputError, match="unknown format"):
-        import_path(tmp_path / "a.bvh", humanoid)
+        import_path(tmp_path / "a.c3d", humanoid)
 
 
 def test_truncated_files(tmp_path, humanoid):
