@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from parc_ray.data.unpickle import Opaque, safe_load
+from parc_ray.data.unpickle import Opaque, Record, safe_load
 from parc_ray.errors import InputError
 
 
@@ -106,6 +106,41 @@ def test_hostile_files_are_refused_and_nothing_runs(kind, opaque, tmp_path, monk
         safe_load(HOSTILE[kind], "bad.pkl", opaque=opaque)
     assert "\n" not in str(caught.value)
     assert os.listdir(tmp_path) == []
+
+
+def test_memory_is_not_reserved_for_what_is_not_there():
+    for call in (b"I10000000000000\nt", b"Vabc\nVutf-16\nt"):
+        with pytest.raises(InputError, match=r"big\.pkl"):
+            safe_load(b"cbuiltins\nbytearray\n(" + call + b"R.", "big.pkl")
+    assert safe_load(pickle.dumps(bytearray(b"ab\xff"), protocol=2), "b.pkl") == b"ab\xff"
+    spread = torch.zeros(1).expand(10**5, 10**5)
+    with pytest.raises(InputError, match="exceeds what is stored"):
+        safe_load(pickle.dumps(spread), "big.pkl")
+    few = torch.ones(1).expand(30, 2)
+    assert torch.equal(safe_load(pickle.dumps(few), "few.pkl"), few)
+
+
+def test_arrays_of_objects_only_where_asked_for():
+    value = np.array([{"a": 1}, None, [2.0]], dtype=object)
+    for protocol in (2, 4, 5):
+        data = pickle.dumps(value, protocol=protocol)
+        loaded = safe_load(data, "o.pkl", objects=True)
+        assert loaded.tolist() == value.tolist()
+        with pytest.raises(InputError, match="not allowed"):
+            safe_load(data, "o.pkl")
+    for kind, data in HOSTILE.items():
+        if kind != "object array":
+            with pytest.raises(InputError, match=r"bad\.pkl"):
+                safe_load(data, "bad.pkl", objects=True, records=lambda *_: True)
+
+
+def test_records_keep_what_was_stored():
+    data = b"csome_project.terrain\nSubTerrain\n(I7\nt\x81}(S'hf'\nI1\nS'dx'\nI2\nub."
+    record = safe_load(data, "old.pkl", records=lambda module, name: name == "SubTerrain")
+    assert isinstance(record, Record)
+    assert (record.args, record.fields) == ((7,), {"hf": 1, "dx": 2})
+    with pytest.raises(InputError, match=r"some_project\.terrain\.SubTerrain"):
+        safe_load(data, "old.pkl", records=lambda module, name: name == "Other")
 
 
 def test_unknown_classes_only_as_opaque():
