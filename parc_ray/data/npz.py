@@ -17,7 +17,7 @@ import numpy as np
 
 from parc_ray.errors import InputError
 
-MAX_BYTES = 2**28
+MAX_BYTES = 256 << 20
 """Most bytes of all arrays that are read of one file; ten hours of a humanoid are half of it."""
 _MAX_HEADER = 10_000
 _KINDS = "biufU"
@@ -83,7 +83,7 @@ def array_names(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError):
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, RuntimeError):
         return []
 
 
@@ -119,8 +119,7 @@ def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.
         OSError,
         EOFError,
         ValueError,
-        RuntimeError,  # encrypted
-        NotImplementedError,  # compressed in another way
+        RuntimeError,  # encrypted, or compressed in a way that is not known
     ) as error:
         raise InputError(
             f"{path}: not a readable archive of arrays ({_said(error)}); a complete file is "

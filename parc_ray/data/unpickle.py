@@ -181,7 +181,8 @@ def _rebuild_tensor(
     *_: Any,
 ) -> torch.Tensor:
     count = math.prod(int(n) for n in size)
-    if count > max(_MAX_EXPANDED, storage.nbytes() // storage.element_size()):
+    stored = storage._untyped_storage.nbytes() // storage._element_size()  # the public ones warn
+    if count > max(_MAX_EXPANDED, stored):
         raise pickle.UnpicklingError(f"tensor of {count} elements exceeds what is stored of it")
     return _rebuild_tensor_v2(
         storage, offset, tuple(size), tuple(stride), bool(grad), OrderedDict()
