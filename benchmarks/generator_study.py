@@ -1,0 +1,204 @@
+"""``base`` against ``upstream`` for the same CPU time, several seeds each; and the curve over s.
+
+    python benchmarks/generator_study.py --work runs/study --out docs/results
+
+Every training and every evaluation is a process of its own that leaves one JSON file in ``--work``;
+trainings keep checkpoints. Stopped and started again with the same words, the study goes on where
+it was. Tables, picture and page are written anew after each result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from algorithms.diffusion.generator import DiffusionGenerator
+from algorithms.diffusion.train import train_local
+from benchmarks.generator_study_parts import (
+    BLENDS,
+    data_energy,
+    default_data,
+    held_out_loss,
+    load_clips,
+    roll_out_figures,
+    setting,
+    with_sampling,
+)
+from benchmarks.generator_study_report import write_report
+from parc_ray.character.character import load_character
+from parc_ray.data.bank import ClipBank
+
+SETTINGS = ("base", "upstream")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process: a training with its measurements, or one point of the curve."""
+
+    name: str
+    words: tuple[str, ...]
+    needs: str = ""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the study, or one piece of it."""
+    options = arguments().parse_args(argv)
+    work = Path(options.work)
+    work.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    if options.one:
+        name, seed = options.one.rsplit("_", 1)
+        one_run(work, options.data, name, int(seed), options.cpu_s)
+    elif options.blend is not None:
+        one_blend(work, options.data, options.curve_of, options.blend)
+    else:
+        drive(work, options)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--work", required=True, help="directory of checkpoints and results; kept and gone on with")
+    add("--out", default=None, help="directory of the page (default: --work)")
+    add("--data", default=default_data(), help="PARC's initial clips (%(default)s)")
+    add("--cpu-s", type=float, default=900.0, help="CPU time of a training, s (%(default)s)")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
+    add("--one", help=argparse.SUPPRESS)
+    add("--blend", type=float, help=argparse.SUPPRESS)
+    add("--curve-of", default="base_0", help="the run whose curve over s is drawn (%(default)s)")
+    return parser
+
+
+def one_run(work: Path, data: str, name: str, seed: int, cpu_s: float) -> None:
+    """Train one setting with one seed and measure it; writes ``<name>_<seed>.json``."""
+    character = load_character("humanoid")
+    training, held_out = load_clips(data, character)
+    config = setting(name, seed, cpu_s)
+    bank = ClipBank(training, character.skeleton)
+    result = train_local(bank, character, config, work / f"{name}_{seed}")
+    generator = DiffusionGenerator.load(result.path, character)
+    loss = held_out_loss(generator, held_out, character)
+    row = {
+        "setting": name,
+        "seed": seed,
+        "steps": result.metrics["steps"],
+        "cpu_s": cpu_s,
+        "held_out_loss": loss["loss"],
+        "training_loss": held_out_loss(generator, training, character)["loss"],
+        **{f"loss_{key}": value for key, value in loss.items() if key != "loss"},
+        **roll_out_figures(generator, character, data_energy(training + held_out)),
+    }
+    write_json(work / f"{name}_{seed}.json", row)
+
+
+def one_blend(work: Path, data: str, run: str, s: float) -> None:
+    """Roll one trained generator out at one s; writes ``curve_<run>_<s>.json``."""
+    character = load_character("humanoid")
+    training, held_out = load_clips(data, character)
+    generator = DiffusionGenerator.load(work / run / "generator.pt", character)
+    # As in the paper: the same s at every step and in every frame.
+    generator = with_sampling(generator, blend=s, blend_end=None, blend_fade=0)
+    energy = data_energy(training + held_out)
+    row = {"run": run, "s": s, **roll_out_figures(generator, character, energy)}
+    write_json(work / f"curve_{run}_{s:g}.json", row)
+
+
+def jobs_of(options: argparse.Namespace) -> list[Job]:
+    """All pieces, in the order in which they start."""
+    jobs = []
+    for seed in options.seeds:
+        for name in SETTINGS:
+            words = ("--one", f"{name}_{seed}", "--cpu-s", f"{options.cpu_s:g}")
+            jobs.append(Job(f"{name}_{seed}", words))
+    for s in BLENDS:
+        words = ("--blend", f"{s:g}", "--curve-of", options.curve_of)
+        jobs.append(Job(f"curve_{options.curve_of}_{s:g}", words, needs=options.curve_of))
+    return jobs
+
+
+def drive(work: Path, options: argparse.Namespace) -> None:
+    """Keep ``--jobs`` processes busy until every piece has its result."""
+    out = Path(options.out) if options.out else work
+    running: dict[str, tuple[Job, subprocess.Popen[bytes]]] = {}
+    failed: set[str] = set()
+    while True:
+        for name, (_, process) in list(running.items()):
+            code = process.poll()
+            if code is not None:
+                del running[name]
+                if code:
+                    failed.add(name)
+                print(f"{time.strftime('%H:%M:%S')} {name}: {'failed' if code else 'done'}")
+                report(work, out)
+        waiting = [
+            job
+            for job in jobs_of(options)
+            if job.name not in running
+            and job.name not in failed
+            and not (work / f"{job.name}.json").exists()
+        ]
+        ready = [j for j in waiting if not j.needs or (work / f"{j.needs}.json").exists()]
+        for job in ready[: max(0, options.jobs - len(running))]:
+            running[job.name] = (job, start(work, options.data, job))
+        if not running:
+            break
+        time.sleep(2.0)
+    report(work, out)
+    if failed:
+        raise SystemExit(f"{', '.join(sorted(failed))} failed; see {work}/*.log; start again")
+
+
+def start(work: Path, data: str, job: Job) -> subprocess.Popen[bytes]:
+    """Start one piece; its output goes to ``<name>.log``."""
+    command = [sys.executable, __file__, "--work", str(work), "--data", data, *job.words]
+    with (work / f"{job.name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+    print(f"{time.strftime('%H:%M:%S')} {job.name}: process {process.pid}", flush=True)
+    return process
+
+
+def report(work: Path, out: Path) -> None:
+    """Write tables, picture and page from the results that are there."""
+    rows = [json.loads(p.read_text()) for n in SETTINGS for p in sorted(work.glob(f"{n}_*.json"))]
+    curve = [json.loads(p.read_text()) for p in work.glob("curve_*.json")]
+    curve.sort(key=lambda row: row["s"])
+    folder = out / "generator_study"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in (("runs", rows), ("curve", curve)):
+        if table:
+            with (folder / f"{name}.csv").open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(
+                    {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
+                    for row in table
+                )
+    if rows:
+        write_report(rows, curve, out, SETTINGS)
+
+
+def write_json(path: Path, row: dict[str, object]) -> None:
+    """Write a result whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(row, indent=1))
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    main()
