@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from parc_ray.synthesis.config import PlannerConfig
 
 _EPS_M = 1e-3
+_CLIFFS = 16_384
+"""Take-offs looked at together; bounds the memory on large maps."""
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -86,9 +88,26 @@ def bresenham(dx: int, dy: int) -> list[tuple[int, int]]:
     return cells
 
 
-@lru_cache(maxsize=16)
-def _jump_table(max_cells: float) -> tuple[IntArray, IntArray]:
-    """Offsets (O, 2) within ``max_cells`` cells and their padded line cells (O, L, 2)."""
+@dataclass(frozen=True)
+class _JumpTable:
+    """Offsets of jumps on a grid padded by ``reach`` cells, as differences of flat indices.
+
+    Attributes:
+        reach: cells of padding.
+        neighbour: (O,) bool, offsets to one of the 8 neighbours.
+        dst: (O,) flat offset of the landing.
+        between: (L, O) flat offsets of the cells in between, padded by the landing.
+    """
+
+    reach: int
+    neighbour: BoolArray
+    dst: IntArray
+    between: IntArray
+
+
+@lru_cache(maxsize=32)
+def _jump_table(max_cells: float, ny: int) -> _JumpTable:
+    """Offsets within ``max_cells`` cells on grids with rows of ``ny`` cells."""
     reach = math.floor(max_cells + 1e-9)
     offsets = [
         (dx, dy)
@@ -96,12 +115,19 @@ def _jump_table(max_cells: float) -> tuple[IntArray, IntArray]:
         for dy in range(-reach, reach + 1)
         if (dx, dy) != (0, 0) and math.hypot(dx, dy) <= max_cells + 1e-9
     ]
-    if not offsets:
-        return np.zeros((0, 2), dtype=np.int64), np.zeros((0, 1, 2), dtype=np.int64)
-    lines = [bresenham(*o) for o in offsets]
-    longest = max(map(len, lines))
-    padded = [line + [line[-1]] * (longest - len(line)) for line in lines]
-    return np.array(offsets, dtype=np.int64), np.array(padded, dtype=np.int64)
+    # The take-off and the landing themselves never bar a jump that is not too high.
+    lines = [bresenham(*o)[1:-1] or [o] for o in offsets]
+    longest = max(map(len, lines), default=1)
+    width = ny + 2 * reach
+    flat = [[dx * width + dy for dx, dy in line] for line in lines]
+    dst = [dx * width + dy for dx, dy in offsets]
+    padded = [line + [end] * (longest - len(line)) for line, end in zip(flat, dst, strict=True)]
+    return _JumpTable(
+        reach=reach,
+        neighbour=np.array([max(abs(dx), abs(dy)) <= 1 for dx, dy in offsets], dtype=bool),
+        dst=np.array(dst, dtype=np.int64),
+        between=np.array(padded, dtype=np.int64).reshape(len(offsets), longest).T.copy(),
+    )
 
 
 def _walk_edges(heights: FloatArray, max_step_z: float) -> tuple[IntArray, IntArray]:
@@ -122,28 +148,54 @@ def _walk_edges(heights: FloatArray, max_step_z: float) -> tuple[IntArray, IntAr
 def _jump_edges(
     heights: FloatArray, cell_size: float, cfg: PlannerConfig
 ) -> tuple[IntArray, IntArray]:
-    """Edges between cliff nodes that a jump can bridge and that are no walk edges."""
+    """Edges between cliff nodes that a jump can bridge and that are no walk edges.
+
+    All (cliff, offset) pairs are looked up on a padded grid whose cells other than cliffs are
+    infinitely high, so that one comparison of heights settles landing, grid and cliff at once.
+    """
     nx, ny = heights.shape
-    offsets, lines = _jump_table(cfg.max_jump_xy_m / cell_size)
+    table = _jump_table(cfg.max_jump_xy_m / cell_size, ny)
     cliff = cliff_nodes(heights)
-    start = np.argwhere(cliff)
-    if len(start) == 0 or len(offsets) == 0:
+    # The take-off counts as an obstacle, as published, so a limit below it allows no jump.
+    if not cliff.any() or len(table.dst) == 0 or cfg.max_jump_z_m <= -_EPS_M:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    end = start[:, None, :] + offsets[None]
-    inside = (end >= 0).all(-1) & (end < (nx, ny)).all(-1)
-    which, how = np.nonzero(inside)
-    a, b = start[which], end[which, how]
-    z_a, z_b = heights[a[:, 0], a[:, 1]], heights[b[:, 0], b[:, 1]]
-    dz = z_b - z_a
-    ok = cliff[b[:, 0], b[:, 1]] & (dz >= cfg.min_jump_z_m) & (dz <= cfg.max_jump_z_m)
-    neighbour = np.abs(offsets).max(-1)[how] <= 1
-    ok &= ~(neighbour & (np.abs(dz) <= cfg.max_step_z_m))
-    a, b, how, z_a = a[ok], b[ok], how[ok], z_a[ok]
-    cells = a[:, None, :] + lines[how]
-    wall = heights[cells[..., 0], cells[..., 1]].max(-1)
-    ok = wall < z_a + cfg.max_jump_z_m + _EPS_M
-    a, b = a[ok], b[ok]
-    return a[:, 0] * ny + a[:, 1], b[:, 0] * ny + b[:, 1]
+    r, width = table.reach, ny + 2 * table.reach
+    landing = np.full((nx + 2 * r, width), np.inf)
+    landing[r : r + nx, r : r + ny] = np.where(cliff, heights, np.inf)
+    tops = np.zeros_like(landing)
+    tops[r : r + nx, r : r + ny] = heights
+    landing, tops = landing.reshape(-1), tops.reshape(-1)
+    i, j = np.nonzero(cliff)
+    start = (i + r) * width + (j + r)
+    parts = [
+        _jumps_from(start[k : k + _CLIFFS], landing, tops, table, cfg)
+        for k in range(0, len(start), _CLIFFS)
+    ]
+    src, dst = (_unpadded(np.concatenate(x), r, width, ny) for x in zip(*parts, strict=True))
+    return src, dst
+
+
+def _jumps_from(
+    start: IntArray, landing: FloatArray, tops: FloatArray, table: _JumpTable, cfg: PlannerConfig
+) -> tuple[IntArray, IntArray]:
+    """Jumps from padded cells ``start``; ``landing`` and ``tops`` are padded and flat."""
+    dz = landing[start[:, None] + table.dst] - tops[start][:, None]
+    ok = (dz >= cfg.min_jump_z_m) & (dz <= cfg.max_jump_z_m)
+    ok[:, table.neighbour] &= np.abs(dz[:, table.neighbour]) > cfg.max_step_z_m
+    which, how = np.nonzero(ok)
+    a = start[which]
+    limit = tops[a] + (cfg.max_jump_z_m + _EPS_M)
+    for line in table.between:
+        free = tops[a + line[how]] < limit
+        if not free.all():
+            a, how, limit = a[free], how[free], limit[free]
+    return a, a + table.dst[how]
+
+
+def _unpadded(flat: IntArray, reach: int, width: int, ny: int) -> IntArray:
+    """Cell numbers of flat indices into a grid padded by ``reach`` cells."""
+    row = flat // width
+    return flat - row * (width - ny) - reach * ny - reach
 
 
 def build_edges(heights: FloatArray, cell_size: float, cfg: PlannerConfig) -> EdgeSet:
@@ -159,12 +211,17 @@ def build_edges(heights: FloatArray, cell_size: float, cfg: PlannerConfig) -> Ed
     """
     walk_src, walk_dst = _walk_edges(heights, cfg.max_step_z_m)
     jump_src, jump_dst = _jump_edges(heights, cell_size, cfg)
-    src = np.concatenate([walk_src, jump_src])
-    dst = np.concatenate([walk_dst, jump_dst])
-    jump = np.zeros(len(src), dtype=bool)
-    jump[len(walk_src) :] = True
-    order = np.argsort(src * heights.size + dst, kind="stable")
-    return EdgeSet(src=src[order], dst=dst[order], jump=jump[order])
+    # Sorting numbers that hold the whole edge is several times faster than sorting indices.
+    keys = np.concatenate(
+        [
+            (walk_src * heights.size + walk_dst) * 2,
+            (jump_src * heights.size + jump_dst) * 2 + 1,
+        ]
+    )
+    keys.sort()
+    pair = keys >> 1
+    src = pair // heights.size
+    return EdgeSet(src=src, dst=pair - src * heights.size, jump=(keys & 1).astype(bool))
 
 
 def edge_costs(
@@ -175,9 +232,10 @@ def edge_costs(
     w_xy |dxy|^2 + w_z dz^2 + w_bumpy min(bumpy, cap) + U[noise], the last drawn once per edge.
     """
     ny = heights.shape[1]
-    dxy = np.stack([edges.src // ny - edges.dst // ny, edges.src % ny - edges.dst % ny], -1)
+    row, apart = edges.src // ny - edges.dst // ny, edges.src - edges.dst
+    col = apart - row * ny
     dz = heights.ravel()[edges.dst] - heights.ravel()[edges.src]
-    cost = cfg.w_xy * cell_size**2 * (dxy**2).sum(-1) + cfg.w_z * dz**2
+    cost = cfg.w_xy * cell_size**2 * (row * row + col * col) + cfg.w_z * (dz * dz)
     if cfg.w_bumpy > 0:
         bumpy = np.minimum(bumpiness(heights), cfg.max_bumpy_m)
         cost = cost + cfg.w_bumpy * bumpy.ravel()[edges.dst]

@@ -74,7 +74,7 @@ def shortest_path(
 
     Args:
         num_nodes: cells of the grid.
-        edges: directed edges.
+        edges: directed edges, sorted by source.
         cost: (E,) positive step costs.
         start: first cell.
         goal: last cell.
@@ -82,7 +82,8 @@ def shortest_path(
     Returns:
         The cells from start to goal and the cost; an empty list and inf if there is no way.
     """
-    graph = csr_matrix((cost, (edges.src, edges.dst)), shape=(num_nodes, num_nodes))
+    begin = np.searchsorted(edges.src, np.arange(num_nodes + 1)).astype(np.int32)
+    graph = csr_matrix((cost, edges.dst.astype(np.int32), begin), shape=(num_nodes, num_nodes))
     found = dijkstra(graph, indices=np.array([start]), return_predecessors=True)
     dist, before = found[0][0], found[1][0]
     if not np.isfinite(dist[goal]):
