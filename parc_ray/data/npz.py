@@ -71,7 +71,7 @@ def array_from_bytes(data: bytes, where: str) -> np.ndarray:
         )
     try:
         flat = np.frombuffer(body, kind) if kind.itemsize else np.zeros(0, kind)
-        return flat.reshape(shape, order="F" if columns_first else "C")
+        return flat.reshape(shape, order="F" if columns_first else "C").copy()
     except ValueError as error:
         raise InputError(
             f"{where}: damaged array ({error}); a complete file is needed; fetch the file again"
