@@ -136,7 +136,7 @@ def advance_cpu_s(generator: DiffusionGenerator, character: Character) -> float:
     # Neither arrival nor a fall ends it: every roll-out has the same number of windows.
     changes: dict[str, Any] = {
         "candidates": 1,
-        "done_radius_m": 0.0,
+        "done_radius_m": 1e-6,
         "lost_margin_m": 1e6,
         "fall_depth_m": 1e6,
     }

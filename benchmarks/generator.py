@@ -339,7 +339,7 @@ def advance_rows(
     low = terrain.origin + 1.0
     path = torch.stack([torch.cat([low + 0.4 * k, torch.zeros(1)]) for k in range(12)])
     cfg = RolloutConfig(
-        candidates=1, max_duration_s=8.0, done_radius_m=0.0, lost_margin_m=1e6, fall_depth_m=1e6
+        candidates=1, max_duration_s=8.0, done_radius_m=1e-6, lost_margin_m=1e6, fall_depth_m=1e6
     )
     cases: list[tuple[str, dict[str, Any]]] = [
         (f"stride {STRIDE}, blended", {"stride": STRIDE, "blend": BLEND}),
