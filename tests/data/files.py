@@ -25,11 +25,12 @@ def mimickit(path, character, *, frames=40, fps=30, loop=0, change=None):
 
 
 def parc_ms(path, character, *, frames=40, change=None, **terrain):
-    """A standing character on a terrain of its own, whose cell there is 0.8 m high."""
+    """A standing character on a terrain of its own: on its highest cell, or at 0.8 m on steps."""
+    ground = float(np.nanmax(terrain["hf"])) if "hf" in terrain else 0.8
     skeleton = character.skeleton
     identity = np.array([0, 0, 0, 1], dtype=np.float32)
     motion = {
-        "root_pos": np.tile(np.float32([0.1, 0.2, character.stand_height + 0.8]), (frames, 1)),
+        "root_pos": np.tile(np.float32([0.1, 0.2, character.stand_height + ground]), (frames, 1)),
         "root_rot": np.tile(identity, (frames, 1)),
         "joint_rot": np.tile(identity, (frames, skeleton.num_joints, 1)),
         "body_contacts": np.full((frames, skeleton.num_bodies), 0.25, dtype=np.float32),
