@@ -76,6 +76,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--data", default=default_data(), help="PARC's initial clips (%(default)s)")
     add("--cpu-s", type=float, default=900.0, help="CPU time of a training, s (%(default)s)")
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, help="in this order")
     add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
     add("--one", help=argparse.SUPPRESS)
     add("--blend", type=float, help=argparse.SUPPRESS)
@@ -120,8 +121,8 @@ def one_blend(work: Path, data: str, run: str, s: float) -> None:
 def jobs_of(options: argparse.Namespace) -> list[Job]:
     """All pieces, in the order in which they start."""
     jobs = []
-    for seed in options.seeds:
-        for name in SETTINGS:
+    for name in options.settings:
+        for seed in options.seeds:
             words = ("--one", f"{name}_{seed}", "--cpu-s", f"{options.cpu_s:g}")
             jobs.append(Job(f"{name}_{seed}", words))
     for s in BLENDS:
