@@ -183,6 +183,8 @@ class OptimizerConfig:
     """Third differences of body positions above the limit. PARC 1000, augmentation 0."""
     w_joint_limit: float = 0.0
     """Joint coordinates beyond their limits, rad. PARC has no such term (0)."""
+    w_foot_slide: float = 0.0
+    """Way of planted soles (label above 0.5) from frame to frame. PARC has no such term (0)."""
     contact_floor: float = 0.05
     """Contact labels up to this are no contact (and cost no search). PARC 0."""
     jerk_limit_m_s3: float = 1000.0

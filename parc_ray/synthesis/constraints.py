@@ -73,6 +73,15 @@ class HeldBodies:
         pos, mat = body_pos[:, :, self.bodies], body_mat[:, :, self.bodies]
         return pos[..., None, :] + offsets @ mat.transpose(-1, -2)
 
+    def place_some(
+        self, body_pos: Tensor, body_mat: Tensor, frame: Tensor, which: Tensor
+    ) -> Tensor:
+        """World points (M, Q, 3) of bodies ``which`` (M,) of K in frames (M,) of (N T)."""
+        item = frame * body_pos.shape[2] + self.bodies[which]
+        pos = body_pos.reshape(-1, 3).index_select(0, item)
+        mat = body_mat.reshape(-1, 3, 3).index_select(0, item)
+        return pos[:, None] + self.points[which] @ mat.transpose(-1, -2)
+
 
 def contact_runs(active: Tensor) -> Tensor:
     """Number the runs of consecutive True frames along dim 1.
@@ -136,14 +145,13 @@ def automatic_constraints(
     centre = held.place(body_pos, body_mat, held.centre[:, None])[..., 0, :]
     n, t, k = active.shape
     slots = t // 2 + 1
-    key = (torch.arange(n)[:, None, None] * k + torch.arange(k)[None, None]) * slots + run.clamp(
-        min=0
-    )
+    pair = torch.arange(n * k, device=active.device).view(n, 1, k)
+    key = pair * slots + run.clamp(min=0)
     flat = key[active]
-    total = torch.zeros(n * k * slots, 3).index_add(0, flat, centre[active])
-    count = torch.zeros(n * k * slots).index_add(0, flat, torch.ones(len(flat)))
+    total = centre.new_zeros(n * k * slots, 3).index_add(0, flat, centre[active])
+    count = torch.bincount(flat, minlength=n * k * slots)
     used = count > 0
-    row = torch.arange(n).repeat_interleave(k * slots)
+    row = torch.arange(n, device=active.device).repeat_interleave(k * slots)
     goal = torch.zeros_like(total)
     goal[used] = project_to_surface(total[used] / count[used, None], row[used], ground)
     target = torch.where(active[..., None], goal[key], 0.0)

@@ -9,8 +9,8 @@ Legend: N motions, T frames, B bodies, P surface points, Q most points of one bo
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -18,9 +18,30 @@ from torch import Tensor
 
 from parc_ray.character.character import Character
 from parc_ray.character.surface import surface_points
-from parc_ray.terrain.heightfield import HeightfieldBatch
+from parc_ray.synthesis.column_search import (
+    Ground,
+    Kind,
+    OwnColumns,
+    cell_tops,
+    column_gap,
+    nearest_cells,
+    nearest_distance,
+    search,
+)
 
-Kind = Literal["out", "depth"]
+__all__ = [
+    "BodyPoints",
+    "Ground",
+    "Kind",
+    "cell_tops",
+    "column_gap",
+    "contact_distances",
+    "contact_sum",
+    "nearest_cells",
+    "nearest_distance",
+    "penetration_sum",
+    "place_selected",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,102 +85,29 @@ class BodyPoints:
         """The same points on another device."""
         return BodyPoints(**{k: getattr(self, k).to(device) for k in self.__dataclass_fields__})
 
+    @cached_property
+    def flat(self) -> tuple[Tensor, Tensor]:
+        """Body (P,) and offset (P, 3) of all points, without padding."""
+        body, q = self.real.nonzero(as_tuple=True)
+        return body, self.offset[body, q]
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Ground:
-    """Terrains with what the searches need beside them.
-
-    Attributes:
-        batch: N terrains.
-        pooled: (N, X, Y) largest height within ``reach`` of a cell, metres.
-        window: cells on each side that are searched.
-    """
-
-    batch: HeightfieldBatch
-    pooled: Tensor
-    window: int
-
-    @classmethod
-    def of(cls, batch: HeightfieldBatch, reach_m: float, window: int) -> Ground:
-        """Prepare ``batch`` for bodies whose points lie within ``reach_m`` of their origin."""
-        rings = math.ceil(reach_m / batch.cell_size)
-        heights = batch.heights[:, None]
-        pooled = torch.nn.functional.max_pool2d(heights, 2 * rings + 1, 1, rings)[:, 0]
-        return cls(batch=batch, pooled=pooled, window=window)
-
-    def index_select(self, ids: Tensor) -> Ground:
-        """The terrains ``ids`` (M,)."""
-        return replace(self, batch=self.batch.index_select(ids), pooled=self.pooled[ids])
+    @cached_property
+    def lever(self) -> Tensor:
+        """(4 B, P): times (rotation row, height) of all bodies it gives the points' heights."""
+        body, offset = self.flat
+        count = len(self.count)
+        out = offset.new_zeros(count, 4, len(body))
+        index = torch.arange(len(body), device=body.device)
+        out[body, :3, index] = offset
+        out[body, 3, index] = 1.0
+        return out.flatten(0, 1)
 
 
-def nearest_cells(points: Tensor, row: Tensor, ground: Ground, kind: Kind) -> Tensor:
-    """Nearest column (``out``) or air column (``depth``) of each point; no gradient.
-
-    Args:
-        points: (K, 3) world metres.
-        row: (K,) terrain of each point.
-        ground: terrains.
-        kind: which of the two distances.
-
-    Returns:
-        (K, 2) long cell indices, not clamped to the grid (edge cells extend).
-    """
-    with torch.no_grad():
-        t, w = ground.batch, ground.window
-        size = t.cell_size
-        local = points[:, :2] - t.origin[row]
-        base = torch.round(local / size)
-        axis = torch.arange(-w, w + 1, device=points.device)
-        off = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
-        gap = local - base * size
-        steps = axis.to(points.dtype) * size
-        gap_x = ((gap[:, :1] - steps).abs() - size / 2).clamp(min=0.0).square()
-        gap_y = ((gap[:, 1:] - steps).abs() - size / 2).clamp(min=0.0).square()
-        rho = (gap_x[:, :, None] + gap_y[:, None, :]).flatten(1)
-        cells = base.long()
-        limit = t.size[row] - 1
-        i = torch.minimum((cells[:, :1] + axis).clamp(min=0), limit[:, :1])
-        j = torch.minimum((cells[:, 1:] + axis).clamp(min=0), limit[:, 1:])
-        width = t.heights.shape[2]
-        flat = (row[:, None] * t.heights.shape[1] + i)[:, :, None] * width + j[:, None, :]
-        tops = t.heights.reshape(-1)[flat.flatten(1)]
-        rise = points[:, 2:] - tops if kind == "out" else tops - points[:, 2:]
-        best = (rho + rise.clamp(min=0.0).square()).argmin(1)
-        return cells + off[best]
-
-
-def cell_tops(cells: Tensor, row: Tensor, terrain: HeightfieldBatch) -> Tensor:
-    """Heights (K,) of unclamped cells (K, 2) of terrains ``row`` (K,)."""
-    ij = torch.minimum(cells.clamp(min=0), terrain.size[row] - 1)
-    return terrain.heights[row, ij[:, 0], ij[:, 1]]
-
-
-def column_gap(
-    points: Tensor, cells: Tensor, row: Tensor, terrain: HeightfieldBatch, kind: Kind
-) -> Tensor:
-    """Distance (K,) of points (K, 3) to given columns, differentiable in the points."""
-    centers = terrain.origin[row] + cells.to(points.dtype) * terrain.cell_size
-    gap = ((points[:, :2] - centers).abs() - terrain.cell_size / 2).clamp(min=0.0)
-    tops = cell_tops(cells, row, terrain)
-    rise = points[:, 2] - tops if kind == "out" else tops - points[:, 2]
-    square = gap.square().sum(-1) + rise.clamp(min=0.0).square()
-    positive = square > 0
-    return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
-
-
-def nearest_distance(points: Tensor, row: Tensor, ground: Ground, kind: Kind) -> Tensor:
-    """Distance (K,) of points (K, 3) of terrains ``row`` to ground or air columns."""
-    cells = nearest_cells(points, row, ground, kind)
-    return column_gap(points, cells, row, ground.batch, kind)
-
-
-def body_surface(
-    body_pos: Tensor, body_mat: Tensor, points: BodyPoints, which: tuple[Tensor, ...]
-) -> Tensor:
-    """World points (K, Q, 3) of selected bodies ``which`` = (n, t, b), each (K,)."""
-    n, t, b = which
-    offset = points.offset[b]
-    return body_pos[n, t, b][:, None] + offset @ body_mat[n, t, b].transpose(-1, -2)
+def place_selected(body_pos: Tensor, body_mat: Tensor, item: Tensor, offset: Tensor) -> Tensor:
+    """World points (K, 3) of ``offset`` (K, 3) on bodies ``item`` (K,) of flattened (N, T, B)."""
+    pos = body_pos.reshape(-1, 3).index_select(0, item)
+    mat = body_mat.reshape(-1, 3, 3).index_select(0, item)
+    return pos + (mat * offset[:, None, :]).sum(-1)
 
 
 def penetration_sum(
@@ -177,31 +125,35 @@ def penetration_sum(
     Returns:
         (N,) metres * points.
     """
+    frames, bodies = body_pos.shape[1:3]
     with torch.no_grad():
-        flat = body_pos.flatten(1, 2)
-        ij = ground.batch.index_of(flat[..., :2])
-        row = torch.arange(len(ground.batch), device=flat.device)[:, None]
-        high = ground.pooled[row, ij[..., 0], ij[..., 1]].view(body_pos.shape[:3])
-        near = (body_pos[..., 2] - points.reach < high) & mask[..., None]
-        which = near.nonzero(as_tuple=True)
-        place = body_surface(body_pos, body_mat, points, which)
-        own = _own_height(place, which[0], ground.batch)
-        k, q = ((place[..., 2] < own) & points.real[which[2]]).nonzero(as_tuple=True)
-    n, t, b = (w[k] for w in which)
-    offset = points.offset[b, q]
-    p = body_pos[n, t, b] + (body_mat[n, t, b] @ offset[..., None])[..., 0]
-    depth = nearest_distance(p, n, ground, "depth")
-    return torch.zeros(len(ground.batch), dtype=depth.dtype, device=depth.device).index_add(
-        0, n, depth
-    )
+        frame, index = _low_points(body_pos, body_mat, mask, points, ground)
+        body, offset = (x.index_select(0, index) for x in points.flat)
+        item, row = frame * bodies + body, frame // frames
+        place = place_selected(body_pos, body_mat, item, offset)
+        cells = torch.round((place[:, :2] - ground.batch.origin[row]) / ground.batch.cell_size)
+        inside = (place[:, 2] < cell_tops(cells, row, ground.batch)).nonzero()[:, 0]
+        item, offset, row = item[inside], offset[inside], row[inside]
+    p = place_selected(body_pos, body_mat, item, offset)
+    depth = nearest_distance(p, row, ground, "depth")
+    return depth.new_zeros(len(ground.batch)).index_add(0, row, depth)
 
 
-def _own_height(place: Tensor, row: Tensor, terrain: HeightfieldBatch) -> Tensor:
-    """Height (K, Q) of the column under each of the points (K, Q, 3)."""
-    cells = torch.round((place[..., :2] - terrain.origin[row][:, None]) / terrain.cell_size)
-    limit = (terrain.size[row] - 1)[:, None]
-    ij = torch.minimum(cells.long().clamp(min=0), limit)
-    return terrain.heights[row[:, None], ij[..., 0], ij[..., 1]]
+def _low_points(
+    body_pos: Tensor, body_mat: Tensor, mask: Tensor, points: BodyPoints, ground: Ground
+) -> tuple[Tensor, Tensor]:
+    """Points that are lower than the highest ground which their body reaches.
+
+    Returns:
+        Frame of (N T) and point of P, each (K,) long.
+    """
+    ij = ground.batch.index_of(body_pos[..., :2])
+    row = torch.arange(len(ground.batch), device=mask.device)[:, None, None]
+    high = ground.pooled[row, ij[..., 0], ij[..., 1]]
+    rows = torch.cat([body_mat[..., 2, :], (body_pos[..., 2] - high)[..., None]], dim=-1)
+    low = (rows.flatten(0, 1).flatten(1) @ points.lever) < 0.0
+    frame, index = (low & mask.reshape(-1, 1)).nonzero(as_tuple=True)
+    return frame, index
 
 
 def contact_distances(
@@ -224,21 +176,46 @@ def contact_distances(
         (K,) metres, the least ``out`` over the body's points (0 inside the terrain), with gradient
         through the winning point; (K, 2) cells, not clamped.
     """
-    with torch.no_grad():
-        place = body_surface(body_pos, body_mat, points, which)
-        k, q = place.shape[:2]
-        row = which[0].repeat_interleave(q)
-        flat = place.reshape(-1, 3)
-        cells = nearest_cells(flat, row, ground, "out")
-        out = column_gap(flat, cells, row, ground.batch, "out").view(k, q)
-        out = torch.where(points.real[which[2]], out, torch.inf)
-        best = out.argmin(1) if k else torch.zeros(0, dtype=torch.long, device=out.device)
-        cells = cells.view(k, q, 2)[torch.arange(k, device=best.device), best]
     n, t, b = which
-    offset = points.offset[b, best]
-    p = body_pos[n, t, b] + (body_mat[n, t, b] @ offset[..., None])[..., 0]
+    item = (n * body_pos.shape[1] + t) * body_pos.shape[2] + b
+    with torch.no_grad():
+        best, cells = _nearest_points(body_pos, body_mat, item, n, b, points, ground)
+    p = place_selected(body_pos, body_mat, item, points.offset[b, best])
     value = column_gap(p, cells, n, ground.batch, "out")
     return torch.where(points.count[b] > 0, value, 0.0), cells
+
+
+def _nearest_points(
+    body_pos: Tensor,
+    body_mat: Tensor,
+    item: Tensor,
+    n: Tensor,
+    b: Tensor,
+    points: BodyPoints,
+    ground: Ground,
+) -> tuple[Tensor, Tensor]:
+    """Point (K,) of Q and cell (K, 2) that bring bodies ``item`` nearest to the ground.
+
+    The distance to the own columns bounds a body's distance; other columns are searched only for
+    points whose cell has a border within that bound.
+    """
+    k, q = len(item), points.offset.shape[1]
+    if k == 0:
+        return item, item.new_zeros(0, 2)
+    pos = body_pos.reshape(-1, 3).index_select(0, item)
+    mat = body_mat.reshape(-1, 3, 3).index_select(0, item)
+    place = (pos[:, None] + points.offset[b] @ mat.transpose(-1, -2)).reshape(-1, 3)
+    row = n.repeat_interleave(q)
+    own = OwnColumns.of(place, row, ground, "out")
+    out = torch.where(points.real[b], own.rise.view(k, q), torch.inf)
+    bound = out.amin(1, keepdim=True)
+    below = torch.where(points.real[b], torch.minimum(out, bound), -torch.inf).reshape(-1)
+    ids = own.open(ground, "out", below)
+    found, distance = search(place, row, own, ids, ground, "out")
+    out, cells = out.reshape(-1), own.cells
+    out[ids], cells[ids] = distance, found
+    best = out.view(k, q).argmin(1)
+    return best, cells.view(k, q, 2)[torch.arange(k, device=best.device), best].long()
 
 
 def contact_sum(

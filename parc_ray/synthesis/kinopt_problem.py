@@ -32,7 +32,12 @@ TERM_NAMES = (
     "body_constraint",
     "jerk",
     "joint_limit",
+    "foot_slide",
 )
+
+
+_PLANTED = 0.5
+"""Least label in both frames of a planted foot, as in the metric of foot slide."""
 
 
 def pad_frames(frames: MotionFrames, length: int) -> MotionFrames:
@@ -113,6 +118,7 @@ class Problem:
     target: Tensor
     held_active: Tensor
     slide_weight: Tensor
+    planted: Tensor
     dt: float
 
     @classmethod
@@ -132,6 +138,9 @@ class Problem:
                 pose.body_pos, pose.body_mat, source.contacts, mask, body.held, ground
             )
         weight = torch.minimum(source.contacts[:, 1:], source.contacts[:, :-1]).clamp(min=0.0)
+        both = mask[:, 1:, None] & ~body.held.round_
+        planted = weight[..., body.held.bodies] * both
+        planted = torch.where(planted > _PLANTED, planted, 0.0)
         if cfg.w_body_constraint > 0:
             free = torch.ones_like(weight)
             free[..., body.held.bodies] = (~(active[:, 1:] & active[:, :-1])).to(weight.dtype)
@@ -145,6 +154,7 @@ class Problem:
             target=target,
             held_active=active,
             slide_weight=weight,
+            planted=planted,
             dt=1.0 / clips[0].fps,
         )
 
@@ -177,6 +187,7 @@ class Problem:
             target=self.target[ids, :frames],
             held_active=self.held_active[ids, :frames],
             slide_weight=self.slide_weight[ids, : frames - 1],
+            planted=self.planted[ids, : frames - 1],
         )
 
 
@@ -199,7 +210,7 @@ def evaluate_terms(
     now, src, mask = Pose.of(body.skeleton, root_pos, root_rot, dof), problem.pose, problem.mask
     pair = terms.window_mask(mask, 2)
     moving = (now.step, now.turn, src.step, src.turn)
-    held, source = body.held, problem.source
+    source = problem.source
     at = (now.body_pos, now.body_mat)
     todo: dict[str, Any] = {
         "root_pos": lambda: terms.root_position(root_pos, source.root_pos, mask),
@@ -211,18 +222,34 @@ def evaluate_terms(
             *at, source.contacts, mask, body.points, problem.ground, cfg.contact_floor
         ),
         "sliding": lambda: terms.sliding(*moving, problem.slide_weight, pair),
-        "body_constraint": lambda: terms.body_constraint(
-            held.place(*at, held.points),
-            held.real,
-            problem.target,
-            problem.held_active,
-            held.radius,
-            held.round_,
-        ),
+        "body_constraint": lambda: _held(problem, body.held, *at),
         "jerk": lambda: terms.jerk_excess(now.body_pos, cfg.jerk_limit_m_s3 * problem.dt**3, mask),
         "joint_limit": lambda: terms.joint_limit(dof, body.limits, mask),
+        "foot_slide": lambda: _planted(problem, body.held, *at),
     }
     return {k: todo[k]() for k in TERM_NAMES if everything or getattr(cfg, f"w_{k}") > 0}
+
+
+def _held(problem: Problem, held: HeldBodies, body_pos: Tensor, body_mat: Tensor) -> Tensor:
+    """Sum (N,) of the distances of held bodies from their surface points, metres."""
+    n, t, which = problem.held_active.nonzero(as_tuple=True)
+    cost = terms.body_constraint(
+        held.place_some(body_pos, body_mat, n * body_pos.shape[1] + t, which),
+        held.real[which],
+        problem.target[n, t, which],
+        held.radius[which],
+        held.round_[which],
+    )
+    return cost.new_zeros(len(problem.lengths)).index_add(0, n, cost)
+
+
+def _planted(problem: Problem, held: HeldBodies, body_pos: Tensor, body_mat: Tensor) -> Tensor:
+    """Sum (N,) of the ways of planted soles from frame to frame, weighted by their labels."""
+    n, t, which = (problem.planted > 0).nonzero(as_tuple=True)
+    frame = n * body_pos.shape[1] + t
+    first, second = (held.place_some(body_pos, body_mat, f, which) for f in (frame, frame + 1))
+    cost = terms.planted_slide(first, second, held.real[which]) * problem.planted[n, t, which]
+    return cost.new_zeros(len(problem.lengths)).index_add(0, n, cost)
 
 
 def total_loss(values: dict[str, Tensor], cfg: OptimizerConfig) -> Tensor:

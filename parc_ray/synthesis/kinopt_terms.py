@@ -3,7 +3,7 @@
 Velocities are differences per frame, not divided by the time step; sums run over frames and
 bodies without averaging. Padding is excluded by masks.
 
-Legend: N motions, T frames, B bodies, J joints, D dofs, K constrained bodies.
+Legend: N motions, T frames, B bodies, J joints, D dofs, M held or planted bodies, Q points.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor
 
 _SLIDE_SOFT_SQ = 0.0009
 _SLIDE_SOFT = 0.03
+_REST_M = 0.002
 
 
 def rotation_gap(a: Tensor, b: Tensor) -> Tensor:
@@ -81,24 +82,40 @@ def joint_limit(dof: Tensor, limits: Tensor, mask: Tensor) -> Tensor:
 
 
 def body_constraint(
-    points: Tensor, real: Tensor, target: Tensor, active: Tensor, radius: Tensor, round_: Tensor
+    points: Tensor, real: Tensor, target: Tensor, radius: Tensor, round_: Tensor
 ) -> Tensor:
-    """Distance of hands and feet from the surface point they hold on to, (N,).
+    """Distance of held hands and feet from the surface point they hold on to, (M,).
 
     A round body pays | ||c - centre|| - r |, any other the sum over its sole points of
     max(||c - p|| - r, 0).
 
     Args:
-        points: (N, T, K, Q, 3) world metres: the centre, or the sole points.
-        real: (K, Q) bool, False for padding.
-        target: (N, T, K, 3) surface points.
-        active: (N, T, K) bool, frames in which the body is held.
-        radius: (K,) metres.
-        round_: (K,) bool.
+        points: (M, Q, 3) world metres: the centre, or the sole points.
+        real: (M, Q) bool, False for padding.
+        target: (M, 3) surface points.
+        radius: (M,) metres.
+        round_: (M,) bool.
 
     Returns:
-        (N,) metres.
+        (M,) metres.
     """
-    dist = ((points - target[..., None, :]).square().sum(-1) + 1e-14).sqrt() - radius[:, None]
+    apart = (points - target[:, None]).square().sum(-1)
+    dist = (apart + 1e-14).sqrt() - radius[:, None]
     cost = torch.where(round_[:, None], dist.abs(), dist.clamp(min=0.0)) * real
-    return (cost.sum(-1) * active).sum((1, 2))
+    return cost.sum(-1)
+
+
+def planted_slide(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
+    """How far planted soles move from one frame to the next, (M,) metres.
+
+    A sole moves as its slowest point does, so that rolling over heel or toe is no slide; smoothed
+    within 2 mm of rest.
+
+    Args:
+        first: (M, Q, 3) sole points, world metres.
+        second: (M, Q, 3) the same a frame later.
+        real: (M, Q) bool, False for padding.
+    """
+    moved = (second - first).square().sum(-1)
+    slowest = torch.where(real, moved, torch.inf).amin(-1)
+    return (slowest + _REST_M**2).sqrt() - _REST_M

@@ -71,17 +71,24 @@ def test_terms_worked_by_hand():
 
 
 def test_body_constraint_of_balls_and_soles():
-    points = torch.zeros(1, 1, 2, 2, 3)
-    points[0, 0, 0, 0, 2] = 0.10
-    points[0, 0, 1, 0, 0] = 0.20
-    points[0, 0, 1, 1, 0] = 0.05
+    points = torch.zeros(2, 2, 3)
+    points[0, 0, 2] = 0.10
+    points[1, 0, 0] = 0.20
+    points[1, 1, 0] = 0.05
     real = torch.tensor([[True, False], [True, True]])
     radius, round_ = torch.tensor([0.04, 0.13]), torch.tensor([True, False])
-    target, active = torch.zeros(1, 1, 2, 3), torch.ones(1, 1, 2, dtype=torch.bool)
-    got = terms.body_constraint(points, real, target, active, radius, round_)
-    assert float(got) == pytest.approx(0.06 + 0.07, abs=1e-6)
-    none = terms.body_constraint(points, real, target, ~active, radius, round_)
-    assert float(none) == 0.0
+    got = terms.body_constraint(points, real, torch.zeros(2, 3), radius, round_)
+    assert got.tolist() == pytest.approx([0.06, 0.07], abs=1e-6)
+
+
+def test_planted_soles_move_as_their_slowest_point():
+    first = torch.zeros(2, 3, 3)
+    second = first.clone()
+    second[0, :, 0] = torch.tensor([0.05, 0.03, 0.0])  # the third point is padding
+    second[1, 0, 2] = 0.04  # rolls over its second point
+    real = torch.tensor([[True, True, False], [True, True, True]])
+    got = terms.planted_slide(first, second, real)
+    assert got.tolist() == pytest.approx([(0.03**2 + 4e-6) ** 0.5 - 0.002, 0.0], abs=1e-6)
 
 
 def test_penetration_falls_and_the_report_is_true(humanoid, walk):
