@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     if options.one:
         name, seed = options.one.rsplit("_", 1)
-        one_run(work, options.data, name, int(seed), options.cpu_s)
+        changes = json.loads(Path(options.changes).read_text()) if options.changes else {}
+        one_run(work, options.data, name, int(seed), options.cpu_s, changes)
     elif options.blend is not None:
         one_blend(work, options.data, options.curve_of, options.blend)
     else:
@@ -78,17 +80,25 @@ def arguments() -> argparse.ArgumentParser:
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, help="in this order")
     add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
+    add("--changes", help="JSON file of values by dotted key that `base` gets, to try settings out")
     add("--one", help=argparse.SUPPRESS)
     add("--blend", type=float, help=argparse.SUPPRESS)
     add("--curve-of", default="base_0", help="the run whose curve over s is drawn (%(default)s)")
     return parser
 
 
-def one_run(work: Path, data: str, name: str, seed: int, cpu_s: float) -> None:
+def one_run(
+    work: Path,
+    data: str,
+    name: str,
+    seed: int,
+    cpu_s: float,
+    changes: dict[str, Any] | None = None,
+) -> None:
     """Train one setting with one seed and measure it; writes ``<name>_<seed>.json``."""
     character = load_character("humanoid")
     training, held_out = load_clips(data, character)
-    config = setting(name, seed, cpu_s)
+    config = setting(name, seed, cpu_s, changes)
     bank = ClipBank(training, character.skeleton)
     result = train_local(bank, character, config, work / f"{name}_{seed}")
     generator = DiffusionGenerator.load(result.path, character)
@@ -123,7 +133,9 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
     jobs = []
     for name in options.settings:
         for seed in options.seeds:
-            words = ("--one", f"{name}_{seed}", "--cpu-s", f"{options.cpu_s:g}")
+            words: tuple[str, ...] = ("--one", f"{name}_{seed}", "--cpu-s", f"{options.cpu_s:g}")
+            if options.changes and name == "base":
+                words = (*words, "--changes", options.changes)
             jobs.append(Job(f"{name}_{seed}", words))
     for s in BLENDS:
         words = ("--blend", f"{s:g}", "--curve-of", options.curve_of)
