@@ -354,8 +354,9 @@ class VariantQuality:
     """Jerk up to this multiple of the parent's is allowed too."""
     max_contact_gap_m: float = 0.03
     """Mean distance of bodies labelled in contact from the ground, m."""
-    attempts: int = 3
-    """How often a variant is made, with new seeds, before it is dropped."""
+    attempts: int = 4
+    """How often a variant is made, with new seeds and ever nearer to its parent, before it is
+    dropped."""
 
     def __post_init__(self) -> None:
         """Validate the ranges."""

@@ -22,6 +22,7 @@ from parc_ray.terrain.heightfield import Heightfield
 _FLAT_M = 0.02
 _CONTACT = 0.5
 _REDRAWS = 64
+_NARROWING = 0.7
 _CLEAR_M = 1.0  # blocks grow no nearer to the root's path than this
 
 
@@ -306,11 +307,32 @@ def plan_variants(
 def plan_again(
     clip: MotionClip, plan: VariantPlan, cfg: AugmentConfig, attempt: int
 ) -> VariantPlan:
-    """Another draw of the same variant, from a seed made of the first one's and the attempt."""
+    """Another draw of the same variant, nearer to the parent with every attempt.
+
+    The seed is made of the first one's and the attempt; ranges shrink by ``_NARROWING`` each time.
+    """
     sub = int(np.random.SeedSequence([plan.seed, attempt]).generate_state(1)[0])
+    recipe = _narrowed(recipe_for(clip, cfg), _NARROWING**attempt)
     rng = np.random.default_rng(sub)
-    fresh = _accepted_plan(clip, recipe_for(clip, cfg), cfg, plan.variant_id, sub, rng)
+    fresh = _accepted_plan(clip, recipe, cfg, plan.variant_id, sub, rng)
     return replace(fresh, attempt=attempt)
+
+
+def _narrowed(recipe: ClassRecipe, share: float) -> ClassRecipe:
+    """The recipe with its ranges shrunk to ``share`` of themselves around no change."""
+
+    def near_one(span: tuple[float, float]) -> tuple[float, float]:
+        return 1.0 + share * (span[0] - 1.0), 1.0 + share * (span[1] - 1.0)
+
+    return replace(
+        recipe,
+        height_scale=near_one(recipe.height_scale),
+        bad_height_scale=None,
+        xy_scale=near_one(recipe.xy_scale),
+        extent_scale=near_one(recipe.extent_scale),
+        heading_deg=share * recipe.heading_deg,
+        box_height_m=max(recipe.min_box_height_m, share * recipe.box_height_m),
+    )
 
 
 def _accepted_plan(

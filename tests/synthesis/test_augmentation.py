@@ -18,6 +18,7 @@ from parc_ray.synthesis.sample_variants import SampleConfig, make_sample_variant
 from parc_ray.synthesis.variant_plan import (
     VariantPlan,
     path_levels,
+    plan_again,
     plan_variants,
     planned_terrain,
     planned_xy,
@@ -121,6 +122,22 @@ def test_blocks_grow_only_away_from_the_path(walk, cells):
     assert bool((change * cells >= 0).all())
     if cells < 0:  # the block begins beyond the clear strip and gives way
         assert float(change.min()) == -0.5
+
+
+def test_later_attempts_stay_nearer_to_the_parent(walk):
+    clip = stepped(walk)
+    recipe = ClassRecipe(height_scale=(0.5, 1.5), extent_scale=(0.8, 1.2), heading_deg=40.0)
+    cfg = AugmentConfig(recipes={"walk": recipe})
+    plans = plan_variants([clip], cfg, 0, 40)
+    for attempt in (1, 3):
+        again = [plan_again(clip, plan, cfg, attempt) for plan in plans]
+        share = 0.7**attempt
+        changes = [abs(p.height_scale - 1) for p in again]
+        assert 0.9 * 0.5 * share < max(changes) <= 0.5 * share
+        assert max(abs(p.extent_x - 1) for p in again) <= 0.2 * share
+        assert max(abs(math.degrees(p.heading)) for p in again) <= 40 * share
+        assert all(p.attempt == attempt for p in again)
+        assert {p.seed for p in again}.isdisjoint(p.seed for p in plans)
 
 
 def test_a_plan_is_read_back_from_its_notes(walk):
