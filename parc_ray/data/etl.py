@@ -40,7 +40,7 @@ from parc_ray.data.store import encode_table, locate_part
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 8 << 20
 """Largest block between two steps; memory in flight is a few of these per task."""
 CLIPS_PER_PART = 256
 CLIPS_PER_BATCH = 32
