@@ -246,7 +246,7 @@ def etl(options: argparse.Namespace) -> dict[str, Any]:
         include_dashboard=False,
         object_store_memory=256 * 2**20,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
     )
     began = time.monotonic()
