@@ -90,15 +90,16 @@ def cpu_s(work: Callable[[], object], *, seconds: float = 2.0, least: int = 3) -
 class TreeUsage:
     """Memory and CPU time of this process and all below it, sampled while the block runs (Linux).
 
-    Memory is resident pages of all processes, anonymous and of files (libraries that several
-    processes share are counted in each, so it is an upper bound), plus the pages in use of shared
-    memory, counted once as the largest of any process: the object store, which its daemon maps.
+    Memory is the sum of the proportional set sizes: a page that several processes map (a library,
+    the object store) counts once. ``peak_rss_mb``, the sum of the resident sets, counts it in each.
     """
 
     interval_s: float = 0.25
     """Time between samples, s."""
     peak_mb: float = 0.0
     """Largest sum seen, MB."""
+    peak_rss_mb: float = 0.0
+    """Largest sum of resident set sizes seen, MB: an upper bound of what was in use."""
     peak_parts: dict[str, float] = field(default_factory=dict)
     """What the peak was made of, MB: anonymous pages by kind of process, files, shared memory."""
     processes: int = 0
@@ -135,24 +136,26 @@ class TreeUsage:
             self._sample()
 
     def _sample(self) -> None:
-        own, shared, pids = 0.0, 0.0, _tree(os.getpid())
-        parts: dict[str, float] = {}
+        pids = _tree(os.getpid())
+        parts: dict[str, float] = {"files": 0.0, "shared": 0.0}
+        total, resident = 0.0, 0.0
         for pid in pids:
-            memory = _status(pid)
-            own += memory.get("RssAnon", 0.0) + memory.get("RssFile", 0.0)
-            parts[_name(pid)] = parts.get(_name(pid), 0.0) + memory.get("RssAnon", 0.0)
-            parts["files"] = parts.get("files", 0.0) + memory.get("RssFile", 0.0)
-            shared = max(shared, memory.get("RssShmem", 0.0))
-            parts["shared"] = shared
+            memory, name = _kilobytes(pid, "smaps_rollup"), _name(pid)
+            parts[name] = parts.get(name, 0.0) + memory.get("Pss_Anon", 0.0)
+            parts["files"] += memory.get("Pss_File", 0.0)
+            parts["shared"] += memory.get("Pss_Shmem", 0.0)
+            total += memory.get("Pss", 0.0)
+            resident += memory.get("Rss", 0.0)
             self._cpu[pid] = max(self._cpu.get(pid, 0.0), _cpu_time(pid))
-        if own + shared > self.peak_mb:
-            self.peak_mb, self.peak_parts = own + shared, parts
+        if total > self.peak_mb:
+            self.peak_mb, self.peak_parts = total, parts
+        self.peak_rss_mb = max(self.peak_rss_mb, resident)
         self.processes = max(self.processes, len(pids))
 
 
 def resident_mb(peak: bool = False) -> float:
     """Resident memory of this process, MB: now, or its greatest so far (Linux)."""
-    return _status(os.getpid())["VmHWM" if peak else "VmRSS"]
+    return _kilobytes(os.getpid(), "status")["VmHWM" if peak else "VmRSS"]
 
 
 def _tree(root: int) -> list[int]:
@@ -189,10 +192,10 @@ def _cpu_time(pid: int) -> float:
     return (int(stat[11]) + int(stat[12])) / _TICKS if stat else 0.0
 
 
-def _status(pid: int) -> dict[str, float]:
-    """Memory figures of a process, MB; empty for one that is gone."""
+def _kilobytes(pid: int, file: str) -> dict[str, float]:
+    """Memory figures of a process from a file below /proc, MB; empty for one that is gone."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
         return {}
     pairs = [line.split() for line in lines if line.endswith(" kB")]

@@ -120,7 +120,8 @@ def _etl_rows(moved: dict[str, Any]) -> list[Row]:
             other=LIMIT_MB,
             label="limit",
             unit="MB",
-            note="resident pages of driver, daemons and workers summed, plus object store",
+            note="driver, daemons, workers and object store; shared pages once (each: "
+            f"{moved['peak_rss_mb']:.0f} MB)",
         ),
     ]
 
@@ -264,6 +265,7 @@ def etl(options: argparse.Namespace) -> dict[str, Any]:
         "wall_s": wall_s,
         "cpu_s": usage.cpu_s,
         "peak_mb": usage.peak_mb,
+        "peak_rss_mb": usage.peak_rss_mb,
         "processes": usage.processes,
         "peak_parts": usage.peak_parts,
     }
