@@ -332,14 +332,21 @@ def window_losses(
 
 
 def advance_rows(
-    setup: Setup, generator: DiffusionGenerator, found: dict[str, float]
+    setup: Setup,
+    generator: DiffusionGenerator,
+    found: dict[str, float],
+    duration_s: float = 8.0,
 ) -> list[list[str]]:
     """Whole roll-outs of one character: CPU time per window of seven new frames."""
     terrain = make_terrain(TerrainSpec(kind="paths"), np.random.default_rng(3))
     low = terrain.origin + 1.0
     path = torch.stack([torch.cat([low + 0.4 * k, torch.zeros(1)]) for k in range(12)])
     cfg = RolloutConfig(
-        candidates=1, max_duration_s=8.0, done_radius_m=1e-6, lost_margin_m=1e6, fall_depth_m=1e6
+        candidates=1,
+        max_duration_s=duration_s,
+        done_radius_m=1e-6,
+        lost_margin_m=1e6,
+        fall_depth_m=1e6,
     )
     cases: list[tuple[str, dict[str, Any]]] = [
         (f"stride {STRIDE}, blended", {"stride": STRIDE, "blend": BLEND}),

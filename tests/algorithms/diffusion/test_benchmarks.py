@@ -46,7 +46,7 @@ def test_windows_are_timed_against_the_reference_and_compared(setup, made):
 
 def test_advances_are_those_of_whole_rollouts(setup, made):
     found: dict[str, float] = {}
-    rows = generator.advance_rows(setup, made, found)
+    rows = generator.advance_rows(setup, made, found, duration_s=1.0)
     assert [row[0] for row in rows][1:] == ["few-step, 1", "few-step, 2", "few-step, 4"]
     assert found["advance_realtime_s"] == found["advance_2_step_s"] > 0
 
