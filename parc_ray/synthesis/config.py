@@ -195,6 +195,9 @@ class OptimizerConfig:
     """Adam step size, rad or m. PARC 0.001."""
     lr_final: float = 0.001
     """Step size at the last iteration (cosine in between). PARC constant."""
+    knot_frames: int = 0
+    """Adam also moves knots that are so many frames apart, interpolated in between; 0: frames
+    alone. PARC 0."""
     tolerance: float = 0.0
     """Stop a motion when its loss fell by less than this share in ``patience`` steps; 0 never
     stops early. PARC 0."""
@@ -214,10 +217,27 @@ class OptimizerConfig:
         check_field(self.iterations >= 0, self, "iterations", ">= 0")
         check_field(self.lr > 0, self, "lr", "> 0")
         check_field(0 < self.lr_final <= self.lr, self, "lr_final", "0 < lr_final <= lr")
+        check_field(self.knot_frames >= 0, self, "knot_frames", ">= 0 (0 and 1 mean none)")
         check_field(0 <= self.tolerance < 1, self, "tolerance", "0 <= tolerance < 1")
         check_field(self.patience >= 1, self, "patience", ">= 1")
         check_field(self.window >= 1, self, "window", ">= 1")
         check_field(self.batch_frames >= 1, self, "batch_frames", ">= 1")
+
+
+def own_optimizer(iterations: int = 100) -> OptimizerConfig:
+    """This project's settings: PARC's terms and weights, joint limits and planted soles added.
+
+    Large steps that shrink, on frames and on knots, go further in 100 steps than 3000 constant ones
+    of PARC on frames alone go in 300 (docs/design/synthesis.md, Kinematic optimiser).
+    """
+    return OptimizerConfig(
+        w_joint_limit=10.0,
+        w_foot_slide=300.0,
+        iterations=iterations,
+        lr=0.008,
+        lr_final=0.0002,
+        knot_frames=8,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
