@@ -27,4 +27,5 @@ TOOLS: dict[str, Tool] = {
     ),
     "optimize": Tool(help="kinematic optimisation of a data set", run=_module("optimize")),
     "report": Tool(help="write report.html of a run as far as it is", run=_module("report")),
+    "terrain": Tool(help="a random terrain, or a map of real ground", run=_module("terrain")),
 }

@@ -11,11 +11,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parc_ray.errors import InputError
+from parc_ray.terrain.families.beams import beams_terrain
 from parc_ray.terrain.families.boxes import boxes_terrain
+from parc_ray.terrain.families.file import file_terrain
 from parc_ray.terrain.families.flat import flat_terrain
+from parc_ray.terrain.families.gaps import gaps_terrain
 from parc_ray.terrain.families.paths import paths_terrain
+from parc_ray.terrain.families.rubble import rubble_terrain
+from parc_ray.terrain.families.ruins import ruins_terrain
 from parc_ray.terrain.families.slices import slice_terrain
+from parc_ray.terrain.families.slopes import slopes_terrain
 from parc_ray.terrain.families.stairs import stairs_terrain
+from parc_ray.terrain.families.stones import stones_terrain
+from parc_ray.terrain.families.walls import walls_terrain
 from parc_ray.terrain.heightfield import Heightfield
 from parc_ray.terrain.spec import TerrainSpec
 
@@ -32,12 +40,35 @@ __all__ = [
 
 TerrainFamily = Callable[[np.random.Generator, TerrainSpec], Heightfield]
 
+
+def _mixed_terrain(rng: np.random.Generator, spec: TerrainSpec) -> Heightfield:
+    """A terrain of one of the families of ``spec.mix``, drawn by ``spec.mix_weights``."""
+    for name in spec.mix:
+        if name not in TERRAINS or name == "mixed":
+            raise InputError(
+                f"terrain.mix: {name!r} cannot be mixed; choose of "
+                f"{', '.join(sorted(set(TERRAINS) - {'mixed'}))}"
+            )
+    weights = np.asarray(spec.mix_weights or [1.0] * len(spec.mix))
+    kind = spec.mix[int(rng.choice(len(spec.mix), p=weights / weights.sum()))]
+    return TERRAINS[kind](rng, replace(spec, kind=kind))
+
+
 TERRAINS: dict[str, TerrainFamily] = {
     "boxes": boxes_terrain,
     "paths": paths_terrain,
     "stairs": stairs_terrain,
     "slice": slice_terrain,
     "flat": flat_terrain,
+    "slopes": slopes_terrain,
+    "rubble": rubble_terrain,
+    "stones": stones_terrain,
+    "gaps": gaps_terrain,
+    "beams": beams_terrain,
+    "walls": walls_terrain,
+    "ruins": ruins_terrain,
+    "file": file_terrain,
+    "mixed": _mixed_terrain,
 }
 """All families by name."""
 
@@ -55,6 +86,9 @@ def make_terrain(spec: TerrainSpec, rng: np.random.Generator) -> Heightfield:
         raise InputError(
             f"terrain.kind: {spec.kind!r} is unknown; choose one of {', '.join(sorted(TERRAINS))}"
         )
+    if spec.difficulty_spread > 0.0:
+        easier = spec.difficulty_spread * rng.random()
+        spec = replace(spec, difficulty=spec.difficulty * (1.0 - easier))
     terrain = TERRAINS[spec.kind](rng, spec)
     scaled = replace(terrain, heights=terrain.heights * spec.difficulty)
     return scaled.validate(f"terrain of kind {spec.kind!r}")

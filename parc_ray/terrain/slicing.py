@@ -45,9 +45,18 @@ def random_crop(
                 f"{terrain.shape[axis]}; ask for fewer or use a larger map"
             )
     i, j = (int(rng.integers(0, terrain.shape[a] - size[a] + 1)) for a in (0, 1))
-    crop = Heightfield.flat(size, cell_size=terrain.cell_size)
-    heights = terrain.heights[i : i + size[0], j : j + size[1]].clone()
-    return replace(crop, heights=heights), (i, j)
+    return crop_at(terrain, (i, j), size), (i, j)
+
+
+def crop_at(terrain: Heightfield, first: tuple[int, int], size: tuple[int, int]) -> Heightfield:
+    """The ``size`` cells from cell ``first`` on, centred on the world origin, without bounds."""
+    (i, j), (x, y) = first, size
+    known = terrain.confidence
+    return replace(
+        Heightfield.flat(size, cell_size=terrain.cell_size),
+        heights=terrain.heights[i : i + x, j : j + y].clone(),
+        confidence=None if known is None else known[i : i + x, j : j + y].clone(),
+    )
 
 
 def padded(terrain: Heightfield, cells: int, height: float) -> Heightfield:

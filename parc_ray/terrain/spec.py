@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from parc_ray.errors import InputError
-
-Range = tuple[float, float]
-"""Lowest and highest value of a uniform draw."""
+from parc_ray.terrain.family_specs import (
+    BeamsSpec,
+    FileSpec,
+    GapsSpec,
+    Range,
+    RubbleSpec,
+    RuinsSpec,
+    SlopesSpec,
+    StonesSpec,
+    WallsSpec,
+    check_ranges,
+    refuse,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +32,24 @@ class TerrainSpec:
     cell_size: float = 0.4
     """Metres per cell. PARC: 0.4."""
     difficulty: float = 1.0
-    """Factor on all heights, >= 0: 0 is flat, 1 is PARC."""
+    """Factor on all heights, and on gaps of families that have them, >= 0: 0 is flat, 1 is PARC."""
+    difficulty_spread: float = 0.0
+    """Each terrain draws its own difficulty from (1 - spread) to 1 times the above. PARC: 0."""
+    mix: tuple[str, ...] = (
+        "boxes",
+        "paths",
+        "stairs",
+        "slopes",
+        "rubble",
+        "stones",
+        "gaps",
+        "beams",
+        "walls",
+        "ruins",
+    )
+    """Families of which kind ``mixed`` draws one per terrain. PARC: one family per iteration."""
+    mix_weights: tuple[float, ...] = ()
+    """Weight of each family of ``mix``; empty: all alike."""
     box_count: int = 10
     """Boxes per terrain. PARC: 10."""
     box_height_m: Range = (-2.0, 2.0)
@@ -56,6 +82,22 @@ class TerrainSpec:
     """Cells of the large map from which ``slice`` crops. PARC: 100 x 100, made by hand."""
     map_seed: int = 0
     """Seed of the large map."""
+    slopes: SlopesSpec = field(default_factory=SlopesSpec)
+    """Ranges of kind ``slopes``. PARC: none, as of all below."""
+    rubble: RubbleSpec = field(default_factory=RubbleSpec)
+    """Ranges of kind ``rubble``."""
+    stones: StonesSpec = field(default_factory=StonesSpec)
+    """Ranges of kind ``stones``."""
+    gaps: GapsSpec = field(default_factory=GapsSpec)
+    """Ranges of kind ``gaps``."""
+    beams: BeamsSpec = field(default_factory=BeamsSpec)
+    """Ranges of kind ``beams``."""
+    walls: WallsSpec = field(default_factory=WallsSpec)
+    """Ranges of kind ``walls``."""
+    ruins: RuinsSpec = field(default_factory=RuinsSpec)
+    """Ranges of kind ``ruins``."""
+    file: FileSpec = field(default_factory=FileSpec)
+    """The map that kind ``file`` cuts from."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Numbers for families that this project does not know."""
 
@@ -63,26 +105,33 @@ class TerrainSpec:
         """Refuse sizes, counts and ranges that no family can use, naming the field."""
         for name in ("cells", "map_cells"):
             if min(getattr(self, name)) < 1:
-                _refuse(name, getattr(self, name), "give at least one cell along x and y")
+                refuse(name, getattr(self, name), "give at least one cell along x and y")
         for name in ("box_count", "path_count", "path_steps", "stair_count", "map_seed"):
             if getattr(self, name) < 0:
-                _refuse(name, getattr(self, name), "give an integer >= 0")
+                refuse(name, getattr(self, name), "give an integer >= 0")
         for name in ("difficulty", "path_widen_m", "path_curviness"):
             if not 0.0 <= getattr(self, name) < math.inf:
-                _refuse(name, getattr(self, name), "give a finite number >= 0")
+                refuse(name, getattr(self, name), "give a finite number >= 0")
+        if not 0.0 <= self.difficulty_spread <= 1.0:
+            refuse("difficulty_spread", self.difficulty_spread, "give a share from 0 to 1")
         if not 0.0 < self.cell_size < math.inf:
-            _refuse("cell_size", self.cell_size, "give metres > 0")
+            refuse("cell_size", self.cell_size, "give metres > 0")
         if not math.isfinite(self.path_floor_m):
-            _refuse("path_floor_m", self.path_floor_m, "give finite metres")
-        for f in fields(self):
-            if f.type == "Range":
-                low, high = getattr(self, f.name)
-                if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-                    _refuse(f.name, (low, high), "give finite (low, high) with low <= high")
+            refuse("path_floor_m", self.path_floor_m, "give finite metres")
+        check_ranges(self, "")
         for name in ("box_side_m", "stair_width_m"):
             if getattr(self, name)[0] <= 0.0:
-                _refuse(name, getattr(self, name), "lengths must be > 0 m")
+                refuse(name, getattr(self, name), "lengths must be > 0 m")
+        self._check_mix()
 
-
-def _refuse(name: str, value: object, allowed: str) -> None:
-    raise InputError(f"terrain.{name}: {value} is not allowed; {allowed}")
+    def _check_mix(self) -> None:
+        """Refuse an empty mix, and weights that are no weights of its families."""
+        if not self.mix:
+            refuse("mix", "()", "name at least one family")
+        if not self.mix_weights:
+            return
+        if len(self.mix_weights) != len(self.mix):
+            refuse("mix_weights", self.mix_weights, f"give {len(self.mix)}, one per family of mix")
+        ok = all(0.0 <= w < math.inf for w in self.mix_weights) and sum(self.mix_weights) > 0.0
+        if not ok:
+            refuse("mix_weights", self.mix_weights, "give finite numbers >= 0, not all 0")
