@@ -224,17 +224,17 @@ class OptimizerConfig:
         check_field(self.batch_frames >= 1, self, "batch_frames", ">= 1")
 
 
-def own_optimizer(iterations: int = 100) -> OptimizerConfig:
+def own_optimizer(iterations: int = 150) -> OptimizerConfig:
     """This project's settings: PARC's terms and weights, joint limits and planted soles added.
 
-    Large steps that shrink, on frames and on knots, go further in 100 steps than 3000 constant ones
-    of PARC on frames alone go in 300 (docs/design/synthesis.md, Kinematic optimiser).
+    Large steps that shrink, on frames and on knots, get further in 100 than PARC's small constant
+    ones in 500 (docs/design/synthesis.md, Kinematic optimiser).
     """
     return OptimizerConfig(
         w_joint_limit=10.0,
         w_foot_slide=300.0,
         iterations=iterations,
-        lr=0.008,
+        lr=0.01,
         lr_final=0.0002,
         knot_frames=8,
     )

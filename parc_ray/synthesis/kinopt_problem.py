@@ -91,14 +91,20 @@ class Body:
     limits: Tensor
 
     @classmethod
-    def of(cls, character: Character, device: torch.device) -> Body:
+    def of(
+        cls, character: Character, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Body:
         """Collect points, held bodies and joint limits on ``device``."""
-        held = HeldBodies.of(character)
+
+        def put(x: Tensor) -> Tensor:
+            return x.to(device, dtype if x.is_floating_point() else None)
+
+        points, held = BodyPoints.of(character), HeldBodies.of(character)
         return cls(
             skeleton=character.skeleton,
-            points=BodyPoints.of(character).to(device),
-            held=HeldBodies(**{f.name: getattr(held, f.name).to(device) for f in fields(held)}),
-            limits=character.skeleton.dof_limits.to(device),
+            points=BodyPoints(**{f.name: put(getattr(points, f.name)) for f in fields(points)}),
+            held=HeldBodies(**{f.name: put(getattr(held, f.name)) for f in fields(held)}),
+            limits=put(character.skeleton.dof_limits),
         )
 
 

@@ -13,6 +13,7 @@ from parc_ray.synthesis.contact_terms import (
     column_gap,
     contact_sum,
     nearest_cells,
+    nearest_distance,
     penetration_sum,
 )
 from parc_ray.terrain.distance import outside_distance, penetration_depth
@@ -80,6 +81,25 @@ def test_nearest_column_equals_all_columns(kind):
         rise = p[k, 2] - hf.heights if kind == "out" else hf.heights - p[k, 2]
         best = (gap + rise.clamp(min=0).square()).min().sqrt()
         assert float(got[k]) == pytest.approx(float(best), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["out", "depth"])
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_pruned_search_equals_the_dense_one_also_beyond_the_edge(kind, window):
+    terrains = [rough(5, (6, 9)), rough(6, (10, 4)), rough(7)]
+    batch = HeightfieldBatch.stack(terrains)
+    generator = torch.Generator().manual_seed(3)
+    p = torch.rand(3, 500, 3, generator=generator) * torch.tensor([6.0, 6.0, 2.4])
+    p = p - torch.tensor([3.2, 3.0, 1.2])
+    row = torch.arange(3).repeat_interleave(500)
+    ground = Ground.of(batch, 0.3, window)
+    got = nearest_distance(p.reshape(-1, 3), row, ground, kind)
+    dense = outside_distance if kind == "out" else penetration_depth
+    expected = dense(p, batch, off_grid="extend", exact=True).reshape(-1)
+    near = expected < window * batch.cell_size - 1e-5
+    assert int((near & (expected > 0)).sum()) > 300
+    assert torch.allclose(got[near], expected[near], atol=1e-5)
+    assert bool((got >= expected - 1e-5).all())
 
 
 def test_gradients_equal_finite_differences(scene):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parc_ray.errors import InputError
+from parc_ray.synthesis import graph
 from parc_ray.synthesis.config import PlannerConfig
 from parc_ray.synthesis.graph import (
     bresenham,
@@ -62,6 +63,24 @@ def test_edges_equal_naive_loops(seed, step):
     assert {p for p, j in zip(pairs, edges.jump, strict=True) if not j} == walk
     assert {p for p, j in zip(pairs, edges.jump, strict=True) if j} == jump
     assert jump
+
+
+def test_a_negative_jump_limit_allows_no_jump_as_the_take_off_bars_it():
+    h = np.random.default_rng(5).choice([-1.0, 0.0, 0.3, 1.0], size=(8, 8))
+    cfg = PlannerConfig(max_step_z_m=0.4, max_jump_z_m=-0.2)
+    edges = build_edges(h, 0.4, cfg)
+    assert naive_edges(h, 0.4, cfg)[1] == set()
+    assert not edges.jump.any()
+
+
+def test_take_offs_in_small_groups_give_the_same_edges(monkeypatch):
+    h = np.random.default_rng(6).choice([-1.0, 0.0, 0.3, 1.0], size=(13, 11))
+    together = build_edges(h, 0.4, PlannerConfig())
+    monkeypatch.setattr(graph, "_CLIFFS", 7)
+    apart = build_edges(h, 0.4, PlannerConfig())
+    assert together.jump.sum() > 100
+    for name in ("src", "dst", "jump"):
+        assert (getattr(together, name) == getattr(apart, name)).all()
 
 
 def test_cliffs_exclude_border_and_tiny_steps():

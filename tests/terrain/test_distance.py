@@ -94,6 +94,33 @@ def test_extended_edges_equal_a_wider_terrain(kind):
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("kind", ["out", "depth"])
+def test_edges_extend_far_beyond_a_small_terrain(kind):
+    terrain = random_terrain(3, 2)
+    low, high = terrain.extent
+    wide = terrain.cropped(low, high, margin_m=14.0)
+    points = points_around(terrain, 200, beyond=8.0)
+    batch = HeightfieldBatch.stack([terrain])
+    got = FUNCTIONS[kind](points[None], batch, off_grid="extend", exact=True)[0]
+    expected = brute_force(points, wide, kind)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["out", "depth"])
+def test_high_towers_and_deep_pits_are_found_from_afar(kind):
+    """One odd cell, many cells away, decides: the widest windows are needed."""
+    heights = torch.zeros(41, 41)
+    heights[3, 37] = 30.0 if kind == "out" else -30.0
+    terrain = Heightfield(heights=heights, origin=torch.zeros(2), cell_size=0.4)
+    points = torch.rand(150, 3) * torch.tensor([16.0, 16.0, 20.0])
+    points[:, 2] *= 1.0 if kind == "out" else -1.0
+    batch = HeightfieldBatch.stack([terrain])
+    got = FUNCTIONS[kind](points[None], batch, off_grid="code", exact=True)[0]
+    expected = brute_force(points, terrain, kind)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-6)
+    assert (got < points[:, 2].abs() - 0.1).sum() > 10
+
+
 def test_padding_of_a_batch_is_no_ground():
     terrains = [random_terrain(4, 9), random_terrain(8, 3)]
     batch = HeightfieldBatch.stack(terrains)
