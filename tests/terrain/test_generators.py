@@ -222,3 +222,22 @@ def test_the_fixed_set_is_fixed():
     small = fixed_test_terrains(8, cells=(16, 16))
     assert small[0].terrain.shape == (16, 16)
     assert (digest(full), digest(small)) == ("b5e8368f3f81855a", "95fc5f191808d00d")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("boxes", "7c03b89b3b23d562"),
+        ("paths", "a2d901f55521fae2"),
+        ("stairs", "d0d075c1f8e953c6"),
+        ("slice", "45362a2c2de9c00f"),
+    ],
+)
+def test_parcs_families_are_fixed(kind, expected):
+    """Seeds of stored runs name these terrains; a change here needs a line in the changelog."""
+    odd = {"cells": (23, 40), "cell_size": 0.25, "difficulty": 0.7, "box_angle_rad": (0, 3)}
+    sha = hashlib.sha256()
+    for spec in (TerrainSpec(kind=kind), TerrainSpec(kind=kind, **odd)):
+        for terrain in make_terrains(spec, 5, 3):
+            sha.update(terrain.heights.numpy().tobytes())
+    assert sha.hexdigest()[:16] == expected
