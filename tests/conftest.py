@@ -19,8 +19,13 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from parc_ray.character.character import Character, load_character
+
+# No test measures wall time: the machine may do other things.
+settings.register_profile("parc_ray", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("parc_ray")
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "tests" / "assets"
