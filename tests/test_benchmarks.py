@@ -18,6 +18,11 @@ PROMISED = {
         ["--quick", "--clips", "600"],
         {"windows_per_s", "samples_per_s", "etl_clips_per_s", "etl_peak_mb"},
     ),
+    "synthesis.py": (
+        ["--tiny"],
+        {f"{part}{n}_cpu_s" for part in ("path", "loss") for n in (16, 32, 40)}
+        | {"opt_iter_cpu_s", "opt_motion_cpu_s"},
+    ),
 }
 """Options that make it short, and its figures; all of them positive."""
 

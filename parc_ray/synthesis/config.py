@@ -82,6 +82,9 @@ class RolloutConfig:
     """Arc length from the present progress to the target, m. PARC 7 nodes of 0.4 m."""
     second_lookahead_m: float = 1.2
     """Arc length from there to a second target, where a generator is told one, m. PARC: none."""
+    smooth_m: float = 0.0
+    """Corners of the path are rounded over this length before it is followed, m; 0: it is followed
+    as the planner made it. PARC 0."""
     rewind: int = 5
     """Frames at the end of each window that are thrown away (plus one). PARC 5."""
     max_duration_s: float = 10.0
@@ -106,6 +109,7 @@ class RolloutConfig:
         check_field(self.candidates >= 1, self, "candidates", ">= 1")
         check_field(self.lookahead_m > 0, self, "lookahead_m", "> 0 m")
         check_field(self.second_lookahead_m >= 0, self, "second_lookahead_m", ">= 0 m")
+        check_field(self.smooth_m >= 0, self, "smooth_m", ">= 0 m")
         check_field(self.rewind >= 0, self, "rewind", ">= 0")
         check_field(self.max_duration_s > 0, self, "max_duration_s", "> 0 s")
         check_field(self.done_radius_m > 0, self, "done_radius_m", "> 0 m")
@@ -195,6 +199,12 @@ class OptimizerConfig:
     """Adam step size, rad or m. PARC 0.001."""
     lr_final: float = 0.001
     """Step size at the last iteration (cosine in between). PARC constant."""
+    beta_2: float = 0.999
+    """Adam's memory of squared gradients. PARC 0.999."""
+    drop_momentum: bool = False
+    """Drop momentum that points against the gradient, variable by variable. PARC false."""
+    restart_share: float = 0.0
+    """Forget Adam's moments after this share of the iterations; 0 never. PARC 0."""
     knot_frames: int = 0
     """Adam also moves knots that are so many frames apart, interpolated in between; 0: frames
     alone. PARC 0."""
@@ -217,6 +227,8 @@ class OptimizerConfig:
         check_field(self.iterations >= 0, self, "iterations", ">= 0")
         check_field(self.lr > 0, self, "lr", "> 0")
         check_field(0 < self.lr_final <= self.lr, self, "lr_final", "0 < lr_final <= lr")
+        check_field(0 < self.beta_2 < 1, self, "beta_2", "above 0 and below 1")
+        check_field(0 <= self.restart_share < 1, self, "restart_share", "0 <= share < 1")
         check_field(self.knot_frames >= 0, self, "knot_frames", ">= 0 (0 and 1 mean none)")
         check_field(0 <= self.tolerance < 1, self, "tolerance", "0 <= tolerance < 1")
         check_field(self.patience >= 1, self, "patience", ">= 1")
@@ -224,7 +236,7 @@ class OptimizerConfig:
         check_field(self.batch_frames >= 1, self, "batch_frames", ">= 1")
 
 
-def own_optimizer(iterations: int = 150) -> OptimizerConfig:
+def own_optimizer(iterations: int = 200) -> OptimizerConfig:
     """This project's settings: PARC's terms and weights, joint limits and planted soles added.
 
     Large steps that shrink, on frames and on knots, get further in 100 than PARC's small constant
@@ -234,8 +246,11 @@ def own_optimizer(iterations: int = 150) -> OptimizerConfig:
         w_joint_limit=10.0,
         w_foot_slide=300.0,
         iterations=iterations,
-        lr=0.01,
+        lr=0.006,
         lr_final=0.0002,
+        beta_2=0.95,
+        drop_momentum=True,
+        restart_share=0.5,
         knot_frames=8,
     )
 

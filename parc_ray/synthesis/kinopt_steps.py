@@ -4,6 +4,11 @@ Beside the variables of every frame, Adam can move coarser ones: knots every few
 interpolated linearly and added. A correction that many frames share (a step that is higher than
 thought) is then one move of few variables instead of many small ones that the jerk term holds
 together.
+
+Penetration pulls with the same force until a point is out, then not at all, and the pull back to
+the source is a thousand times weaker. Plain Adam overshoots by its momentum and comes back slowly,
+as its step sizes remember the strong pull. So momentum against the gradient can be dropped,
+variable by variable, and both moments can be forgotten part of the way.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from torch import Tensor
 from parc_ray.synthesis.config import OptimizerConfig
 from parc_ray.synthesis.kinopt_problem import Body, Problem, evaluate_terms, total_loss
 
-_BETA_1, _BETA_2, _EPS = 0.9, 0.999, 1e-8
+_BETA_1, _EPS = 0.9, 1e-8
 
 
 @dataclass(kw_only=True)
@@ -73,12 +78,20 @@ class _Level:
         left, w = self._weights(frames, move.device)
         return move.index_select(1, left) * (1 - w) + move.index_select(1, left + 1) * w
 
-    def move(self, grad: Tensor, step: int, lr: float) -> Tensor:
+    def move(self, grad: Tensor, step: int, lr: float, cfg: OptimizerConfig) -> Tensor:
         """Adam's move (N, T, C) for the frames' gradient (N, T, C)."""
         frames, grad = grad.shape[1], self.gather(grad)
+        begin = int(cfg.iterations * cfg.restart_share)
+        if step == begin:
+            self.m.zero_()
+            self.v.zero_()
+        if step >= begin:
+            step -= begin
+        if cfg.drop_momentum:
+            self.m.mul_(self.m * grad >= 0)
         self.m.mul_(_BETA_1).add_(grad, alpha=1 - _BETA_1)
-        self.v.mul_(_BETA_2).addcmul_(grad, grad, value=1 - _BETA_2)
-        scale = math.sqrt(1 - _BETA_2 ** (step + 1))
+        self.v.mul_(cfg.beta_2).addcmul_(grad, grad, value=1 - cfg.beta_2)
+        scale = math.sqrt(1 - cfg.beta_2 ** (step + 1))
         move = self.m / self.v.sqrt().div_(scale).add_(_EPS)
         return self.spread(move, frames).mul_(-lr / (1 - _BETA_1 ** (step + 1)))
 
@@ -148,7 +161,7 @@ class Descent:
         share = step / max(1, cfg.iterations - 1)
         lr = cfg.lr_final + 0.5 * (cfg.lr - cfg.lr_final) * (1.0 + math.cos(math.pi * share))
         for level in self.levels:
-            self.x += level.move(grad, step, lr)
+            self.x += level.move(grad, step, lr, cfg)
 
     def _finite(self, loss: Tensor, grad: Tensor) -> Tensor:
         """Which motions (N,) may go on; the others end with the last good variables."""

@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parc_ray.evaluation.metrics import clip_metrics
+from parc_ray.motion.contacts import body_ground_distance
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.synthesis import kinopt
 from parc_ray.synthesis.config import OptimizerConfig, own_optimizer
@@ -168,3 +169,20 @@ def test_all_new_tensors_say_their_device(humanoid, walk, raised, knots):
         Descent(problem, body, problem.start(), cfg).run()
         fresh = Problem.build([raised], body, cfg, device)
     assert len(fresh.lengths) == 1
+
+
+def test_feet_without_labels_come_out_of_the_ground_and_do_not_fly(humanoid, walk):
+    f = walk.frames
+    down = f.root_pos - torch.tensor([0.0, 0.0, 0.1])
+    frames = replace(f, root_pos=down, contacts=torch.zeros_like(f.contacts))
+    sunk = replace(walk, clip_id="sunk", frames=frames)
+    cfg = replace(own_optimizer(iterations=80), w_joint_limit=0.0)
+    plain = replace(cfg, drop_momentum=False, restart_share=0.0, beta_2=0.999)
+    heights = []
+    for settings in (cfg, plain):
+        ((after, report),) = optimize_motions([sunk], humanoid, settings)
+        assert report.after["penetration"] < 1e-3 * report.before["penetration"]
+        distance = body_ground_distance(humanoid, after.frames, after.terrain)
+        heights.append(float(distance.amin(-1).mean()))
+    assert heights[0] < 0.02
+    assert heights[1] > 3 * heights[0]
