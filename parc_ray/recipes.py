@@ -37,6 +37,7 @@ from parc_ray.synthesis.config import (
     RolloutConfig,
     SelectionConfig,
     SynthesisConfig,
+    own_optimizer,
     published_augmentation,
 )
 from parc_ray.terrain.spec import TerrainSpec
@@ -137,7 +138,7 @@ def quick() -> ParcConfig:
         d0=D0Config(correction="mpc", max_clips=12, max_clip_s=2.0, keep_uncorrected=True),
         iterations=(boxes, stairs),
         generator=profile("small"),
-        synthesis=_small_synthesis(optimiser_steps=300, max_duration_s=3.0, min_frames=60),
+        synthesis=_small_synthesis(optimiser_steps=200, max_duration_s=3.0, min_frames=60),
         tracking=TRACKING_PRESETS["quick"](),
         tracker=PPO_PRESETS["quick"](),
         correction=CorrectionConfig(mpc_max_s=4.0, mpc_stronger_retry=False),
@@ -160,7 +161,7 @@ def base() -> ParcConfig:
         d0=D0Config(correction="tracker", tracker=TrackerBudget(samples=1_000_000_000)),
         iterations=(boxes, boxes, slices, slices),
         generator=profile("base"),
-        synthesis=SynthesisConfig(selection=SelectionConfig(top_k=1)),
+        synthesis=SynthesisConfig(selection=SelectionConfig(top_k=1), optimizer=own_optimizer()),
         tracking=TRACKING_PRESETS["base"](),
         tracker=PPO_PRESETS["base"](),
         evaluation=EvaluationConfig(terrain=_TEST_TERRAIN, tracker_random_starts=2048),
@@ -282,7 +283,7 @@ def _small_synthesis(
             min_frames=min_frames,
             top_k=1,
         ),
-        optimizer=OptimizerConfig(iterations=optimiser_steps),
+        optimizer=own_optimizer(optimiser_steps),
         # Cuts come after the optimisation and leave jerks; ``stall_s`` ends pauses anyway.
         hesitation=HesitationConfig(enabled=False),
     )
