@@ -36,7 +36,10 @@ def raised(walk):
 def test_gradient_of_all_terms_equals_finite_differences(humanoid, raised):
     f = raised.frames
     double = MotionFrames(
-        *(getattr(f, k).double() for k in ("root_pos", "root_rot", "dof")), f.contacts
+        root_pos=f.root_pos.double(),
+        root_rot=f.root_rot.double(),
+        dof=f.dof.double(),
+        contacts=f.contacts,
     )
     hf = raised.terrain
     terrain = replace(hf, heights=hf.heights.double(), origin=hf.origin.double())
