@@ -18,6 +18,7 @@ def _module(name: str) -> Callable[[list[str]], None]:
 
 
 TOOLS: dict[str, Tool] = {
+    "demo": Tool(help="one long motion over a map, by way-points", run=_module("demo")),
     "distill": Tool(help="a generator becomes a few-step one", run=_module("distill")),
     "info": Tool(help="versions, machine, progress of a run", run=_module("info")),
     "export": Tool(help="clips become files of other programs", run=_module("export")),

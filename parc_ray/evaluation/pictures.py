@@ -82,6 +82,43 @@ def draw_motion(
     return figure
 
 
+def draw_long_motion(
+    terrain: Heightfield,
+    track: Track,
+    character: Character,
+    title: str,
+    path_nodes: NDArray | None = None,
+    seconds_per_strip: float = 6.0,
+    fps: float = 30.0,
+) -> Figure:
+    """Draw one long motion: above left, on the right side views of a few seconds each, in order.
+
+    Args:
+        terrain: the terrain.
+        track: the motion.
+        character: names the skeleton's bones.
+        title: heading of the picture.
+        path_nodes: (M, 3) m, planned way-points.
+        seconds_per_strip: length of a side view.
+        fps: frames per second of the track.
+    """
+    length = max(2, round(seconds_per_strip * fps))
+    starts = range(0, max(1, len(track.body_pos) - 1), length)
+    rows = len(starts)
+    figure = Figure(figsize=(13, max(4.0, 1.5 * rows)), dpi=80, layout="constrained")
+    grid = figure.add_gridspec(rows, 2, width_ratios=[1, 1.6])
+    _draw_above(figure.add_subplot(grid[:, 0]), terrain, [track], path_nodes)
+    for row, start in enumerate(starts):
+        axes = figure.add_subplot(grid[row, 1])
+        body_pos = track.body_pos[start : start + length + 1]
+        part = Track(label=f"from {start / fps:.0f} s", colour=track.colour, body_pos=body_pos)
+        _draw_side(axes, terrain, [part], character, max(1, round(fps / 2.5)))
+        if row < rows - 1:
+            axes.set_xlabel("")
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def _draw_above(
     axes: Axes, terrain: Heightfield, tracks: list[Track], path_nodes: NDArray | None
 ) -> None:

@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
 from parc_ray.synthesis.config import PlannerConfig
+from parc_ray.synthesis.edge_kinds import edge_kinds
 from parc_ray.synthesis.graph import BoolArray, EdgeSet, FloatArray, build_edges, edge_costs
 from parc_ray.synthesis.waypoints import resample_long_edges
 from parc_ray.terrain.heightfield import Heightfield
@@ -30,6 +31,7 @@ class PathResult:
         jumps: (K-1,) whether each step between nodes is a jump; empty where there is no path.
         cost: sum of the step costs, inf where there is no path.
         reason: empty where there is a path, else why not.
+        kinds: (K-1,) walk, climb, drop or jump, for each step between nodes.
     """
 
     nodes: Tensor | None
@@ -37,6 +39,7 @@ class PathResult:
     jumps: BoolArray
     cost: float
     reason: str = ""
+    kinds: tuple[str, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -130,7 +133,8 @@ def plan_path(
     xy = terrain.origin.cpu() + nodes * terrain.cell_size
     z = terrain.heights.cpu()[nodes[:, 0], nodes[:, 1]]
     points = resample_long_edges(torch.cat([xy, z[:, None]], dim=-1), terrain.cell_size)
-    return PathResult(nodes=nodes, points=points, jumps=jumps, cost=total)
+    kinds = edge_kinds(np.diff(heights.ravel()[ids]), jumps)
+    return PathResult(nodes=nodes, points=points, jumps=jumps, cost=total, kinds=kinds)
 
 
 def choose_ends(

@@ -15,13 +15,15 @@ from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.rotations import heading_angle
 from parc_ray.errors import InputError
-from parc_ray.motion.frames import MotionFrames, cat_time
+from parc_ray.motion.frames import MotionFrames, cat_time, stack
 from parc_ray.protocols import Generator, SampleRequest
 from parc_ray.synthesis.config import RolloutConfig
-from parc_ray.synthesis.waypoints import PathBatch
+from parc_ray.synthesis.waypoints import PathBatch, smooth_waypoints
 from parc_ray.terrain.heightfield import Heightfield, HeightfieldBatch
 
 _LOG = logging.getLogger(__name__)
+_SPACING_M = 0.2
+"""Distance of the way-points of a path whose corners are rounded."""
 
 
 @dataclass(kw_only=True)
@@ -58,6 +60,19 @@ class Candidate:
         return min(1.0, self.progress_m / max(self.path_length_m, 1e-6))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RolloutStart:
+    """A motion that a roll-out goes on from.
+
+    Attributes:
+        past: (P, ...) its last frames, at least as many as a window has past frames.
+        progress_m: arc length of the path that it has covered, metres.
+    """
+
+    past: MotionFrames
+    progress_m: float
+
+
 @dataclass(kw_only=True)
 class _Book:
     """Book-keeping of N candidates, one entry each."""
@@ -79,6 +94,7 @@ def generate_candidates(
     character: Character,
     cfg: RolloutConfig,
     seed: int,
+    starts: Sequence[RolloutStart] | None = None,
 ) -> list[Candidate]:
     """Roll all candidates of all paths out together, one generator call per window.
 
@@ -94,6 +110,8 @@ def generate_candidates(
         character: for the feet.
         cfg: settings.
         seed: of everything that is drawn here.
+        starts: P motions to go on from, one per path; their frames are not among those returned.
+            None begins at the first node of each path.
 
     Returns:
         P * candidates entries, ordered by path and candidate.
@@ -107,7 +125,10 @@ def generate_candidates(
     if len(terrains) != len(paths) or not paths:
         raise InputError(f"paths: {len(paths)} for {len(terrains)} terrains; give one path each")
     run = _Rollout(generator, terrains, paths, character, cfg, seed, keep_end)
-    run.start()
+    if starts is None:
+        run.start()
+    else:
+        run.resume(starts)
     while run.active.numel() > 0 and run.time < run.max_frames:
         run.step()
     return run.collect()
@@ -130,7 +151,14 @@ class _Rollout:
         self.keep_end = keep_end
         self.path_of = torch.arange(len(paths)).repeat_interleave(cfg.candidates)
         self.terrain = HeightfieldBatch.stack(list(terrains))
-        self.paths = PathBatch.stack([p.float() for p in paths])
+        self.paths = PathBatch.stack(
+            [
+                smooth_waypoints(p.float(), _SPACING_M, cfg.smooth_m, terrain)
+                if cfg.smooth_m > 0
+                else p.float()
+                for p, terrain in zip(paths, terrains, strict=True)
+            ]
+        )
         self.rng = torch.Generator().manual_seed(seed)
         self.max_frames = math.floor(cfg.max_duration_s * generator.fps) + 1
         self.time = 0
@@ -166,6 +194,17 @@ class _Rollout:
         if self.cfg.heading == "random":
             heading = (2.0 * u[:, 1] - 1.0) * math.pi
         self._generate(None, pos, heading, begin=0)
+
+    def resume(self, starts: Sequence[RolloutStart]) -> None:
+        """Generate the first window after motions that are there already."""
+        if len(starts) != len(self.paths.points):
+            raise InputError(f"starts: {len(starts)} for {len(self.paths.points)} paths")
+        self.max_frames -= 1  # the frame at time 0 is among those that are there
+        count = self.generator.num_past
+        past = stack([s.past.time(s.past.num_frames - count) for s in starts])
+        self.past = past[self.path_of]
+        self.book.progress = torch.tensor([float(s.progress_m) for s in starts])[self.path_of]
+        self.step()
 
     def step(self) -> None:
         """Generate the next window of the candidates still under way."""

@@ -11,6 +11,12 @@ import torch
 from torch import Tensor
 
 from parc_ray.errors import InputError
+from parc_ray.terrain.heightfield import Heightfield
+
+_LEVEL_M = 1e-3
+"""Ground that differs by less is the same."""
+_HALVINGS = 4
+"""Widths tried where rounding a corner meets other ground."""
 
 
 def resample_long_edges(points: Tensor, cell_size: float) -> Tensor:
@@ -43,15 +49,26 @@ def arc_lengths(points: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(step[..., :1]), step.cumsum(-1)], dim=-1)
 
 
-def smooth_waypoints(points: Tensor, spacing_m: float, smooth_m: float = 0.8) -> Tensor:
+def smooth_waypoints(
+    points: Tensor,
+    spacing_m: float,
+    smooth_m: float = 0.8,
+    terrain: Heightfield | None = None,
+) -> Tensor:
     """Way-points at even arc length along a path whose corners are rounded.
+
+    Each way-point is the mean of the path within half of ``smooth_m`` on both sides, so it stays
+    within the box around that stretch: nothing overshoots.
 
     Args:
         points: (M, 3) path, metres.
-        spacing_m: horizontal distance of the way-points, metres (the last gap is adjusted so that
-            they come out even).
+        spacing_m: horizontal distance of the way-points along ``points``, metres (the last gap is
+            adjusted so that they come out even).
         smooth_m: full width of the box filter over arc length that rounds the corners, metres; 0
             keeps the corners. The ends stay where they are, and so do the heights.
+        terrain: where given, the width is halved around a way-point, and at last 0, until the
+            ground under it is none that the path itself does not meet within the full width:
+            rounding leads neither through a wall nor over a hole beside the path.
 
     Returns:
         (W, 3) with the path's first and last point at its ends.
@@ -62,12 +79,37 @@ def smooth_waypoints(points: Tensor, spacing_m: float, smooth_m: float = 0.8) ->
     s = torch.linspace(0.0, total, count + 1, dtype=points.dtype)
     batch = PathBatch.stack([points])
     out = batch.point_at(s[None])[0]
-    if smooth_m > 0 and count > 1:
-        half = torch.minimum(torch.full_like(s, smooth_m / 2), torch.minimum(s, total - s))
-        t = torch.linspace(-1.0, 1.0, 9, dtype=points.dtype)
-        around = batch.point_at((s[:, None] + half[:, None] * t).reshape(1, -1))
-        out = torch.cat([around[0].reshape(len(s), 9, 3)[..., :2].mean(1), out[:, 2:]], dim=-1)
-    return out
+    if smooth_m <= 0 or count == 1:
+        return out
+    half = torch.minimum(torch.full_like(s, smooth_m / 2), torch.minimum(s, total - s))
+    bound = None if terrain is None else _ground_met(batch, s, half, terrain)
+    kept = out[:, :2].clone()
+    open_ = torch.ones(len(s), dtype=torch.bool)
+    for halving in range(_HALVINGS):
+        mean = _around(batch, s, half / 2**halving)[..., :2].mean(1)
+        good = open_
+        if terrain is not None and bound is not None:
+            ground = terrain.height_at(mean)
+            good = open_ & (ground >= bound[0] - _LEVEL_M) & (ground <= bound[1] + _LEVEL_M)
+        kept[good] = mean[good]
+        open_ = open_ & ~good
+        if not bool(open_.any()):
+            break
+    return torch.cat([kept, out[:, 2:]], dim=-1)
+
+
+def _around(batch: PathBatch, s: Tensor, half: Tensor) -> Tensor:
+    """Points (K, 9, 3) evenly over the stretches ``s`` - ``half`` to ``s`` + ``half`` (K,)."""
+    t = torch.linspace(-1.0, 1.0, 9, dtype=s.dtype)
+    return batch.point_at((s[:, None] + half[:, None] * t).reshape(1, -1))[0].reshape(len(s), 9, 3)
+
+
+def _ground_met(
+    batch: PathBatch, s: Tensor, half: Tensor, terrain: Heightfield
+) -> tuple[Tensor, Tensor]:
+    """Lowest and highest ground (K,) under stretches of a path, metres."""
+    ground = terrain.height_at(_around(batch, s, half)[..., :2])
+    return ground.amin(1), ground.amax(1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from parc_ray.errors import InputError
 from parc_ray.motion.clip import Provenance, validate_clip
-from parc_ray.synthesis.assemble import candidate_clip, finish_clips
+from parc_ray.synthesis.assemble import candidate_clip, finish_clips, finish_long, optimize_chunks
 from parc_ray.synthesis.config import (
+    HesitationConfig,
     OptimizerConfig,
     PlannerConfig,
     RolloutConfig,
@@ -18,7 +20,7 @@ from parc_ray.synthesis.planning import plan_on_terrain
 from parc_ray.synthesis.rollout import generate_candidates
 from parc_ray.synthesis.selection import select_candidates
 from parc_ray.terrain.heightfield import Heightfield
-from tests.synthesis.helpers import Glider
+from tests.synthesis.helpers import Glider, walk_clip
 
 
 def test_terrain_to_finished_clip(humanoid):
@@ -65,3 +67,44 @@ def test_terrain_to_finished_clip(humanoid):
     assert done.mirrored.path_nodes is not None
     assert torch.equal(done.mirrored.path_nodes[:, 1], -path[:, 1])
     assert finish_clips([clip], humanoid, replace(cfg, mirror=False))[0].mirrored is None
+
+
+def test_a_long_clip_is_optimised_in_chunks_without_a_seam(humanoid):
+    clip = walk_clip(humanoid, seconds=5.0)
+    clip.frames.root_pos[:, 2] -= 0.05  # all soles in the ground
+    cfg = OptimizerConfig(iterations=40, lr=0.01, lr_final=0.001)
+    whole, _ = optimize_chunks(clip, humanoid, cfg, 1000, 40)
+    parts, report = optimize_chunks(clip, humanoid, cfg, 60, 24)
+    assert parts.num_frames == clip.num_frames
+    assert parts.terrain is clip.terrain
+    assert report.after["penetration"] < 0.5 * report.before["penetration"]
+    # As near to the optimum of the whole as the source is far from it, or nearer; no jumps.
+    moved = (whole.frames.root_pos - clip.frames.root_pos).norm(dim=-1).mean()
+    apart = (whole.frames.root_pos - parts.frames.root_pos).norm(dim=-1)
+    assert float(moved) > 0.02
+    assert float(apart.mean()) < 0.3 * float(moved)
+    shake, least = (
+        (c.frames.root_pos - clip.frames.root_pos).diff(dim=0).norm(dim=-1).max()
+        for c in (parts, whole)
+    )
+    assert float(shake) < 1.5 * float(least)
+    norm = parts.frames.root_rot.norm(dim=-1)
+    torch.testing.assert_close(norm, torch.ones_like(norm))
+    with pytest.raises(InputError, match="overlap_frames"):
+        optimize_chunks(clip, humanoid, cfg, 60, 31)
+
+
+@pytest.mark.parametrize("frames", [2, 59, 60, 61, 96, 97, 132, 200])
+def test_chunks_cover_every_frame_once_or_in_an_overlap(humanoid, frames):
+    """With no steps nothing may change, whatever the length."""
+    clip = walk_clip(humanoid, seconds=(frames - 1) / 30)
+    assert clip.num_frames == frames
+    cfg = SynthesisConfig(
+        optimizer=OptimizerConfig(iterations=0),
+        hesitation=HesitationConfig(enabled=False),
+        mirror=False,
+    )
+    done = finish_long(clip, humanoid, cfg, 60, 24)
+    assert done.mirrored is None
+    for name in ("root_pos", "root_rot", "dof"):
+        torch.testing.assert_close(getattr(done.clip.frames, name), getattr(clip.frames, name))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -65,6 +66,29 @@ def test_no_body_is_sped_up_beyond_the_cap(seed, cap):
     assert keep[0] == 0
     assert (keep.diff() > 0).all()
     assert float(new.max()) <= cap * float(step.max()) + 1e-6
+
+
+def test_the_cap_looks_at_the_speed_nearby_not_at_the_fastest_of_the_motion():
+    slow = slide(0.1, 151)[1:] + slide(2.0, 60)[-1:]
+    keep = frames_to_keep(torch.cat([slide(2.0, 60), slow]), HesitationConfig())
+    # The first run of repeated frames borders on the fast part and may go; the others stay.
+    assert int((keep >= 60).sum()) >= 150 - 2 * 12
+
+
+def test_a_paused_clip_loses_its_pause_and_nothing_else(humanoid):
+    clip = walk_clip(humanoid)
+    index = torch.cat([torch.arange(40), torch.full((30,), 40), torch.arange(40, clip.num_frames)])
+    paused = replace(clip, frames=clip.frames[index])
+    short, removed = remove_hesitation(paused, humanoid, HesitationConfig())
+    assert 28 <= removed <= 31
+    assert short.num_frames == paused.num_frames - removed
+    for name in ("root_pos", "root_rot", "dof", "contacts"):
+        kept = getattr(short.frames, name)
+        assert (kept[:40] == getattr(clip.frames, name)[:40]).all()
+        assert (kept[-20:] == getattr(clip.frames, name)[-20:]).all()
+    same, none = remove_hesitation(paused, humanoid, HesitationConfig(enabled=False))
+    assert same is paused
+    assert none == 0
 
 
 def test_clip_without_pause_is_returned_as_it_is(humanoid):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from parc_ray.synthesis.config import PlannerConfig
+from parc_ray.synthesis.edge_kinds import kinds_between
 from parc_ray.synthesis.graph import build_edges, edge_costs
 from parc_ray.synthesis.planning import choose_ends, plan_on_terrain, plan_path
 from parc_ray.synthesis.waypoints import (
@@ -94,6 +95,46 @@ def test_gap_is_jumped_where_walking_is_impossible():
     assert not no_jump.found
 
 
+def test_steps_are_told_apart():
+    heights = np.zeros((20, 7))
+    heights[4:] = 0.25  # a stair
+    heights[7:] = 1.5  # up by 1.25
+    heights[10:] = 1.1  # down by 0.4
+    heights[13:15] = -4.0  # a gap
+    heights[15:] = 1.4
+    result = plan_path(field(heights), (1, 3), (18, 3), PlannerConfig(), 0)
+    assert result.nodes is not None
+    told = [
+        (kind, int(a), int(b))
+        for kind, a, b in zip(result.kinds, result.nodes[:-1, 0], result.nodes[1:, 0], strict=True)
+        if kind != "walk"
+    ]
+    assert told == [("climb", 6, 7), ("drop", 9, 10), ("jump", 12, 15)]
+    assert [k == "jump" for k in result.kinds] == result.jumps.tolist()
+    assert plan_path(field(heights), (1, 3), (99, 3), PlannerConfig(), 0).kinds == ()
+
+
+def test_a_stretch_of_a_path_knows_its_steps():
+    nodes = torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 2, 1], [1, 3, 1]])
+    kinds = ("walk", "climb", "jump")
+    assert kinds_between(nodes, kinds, 0.0, 1.0) == ("walk",)
+    assert kinds_between(nodes, kinds, 0.5, 1.5) == ("walk", "climb")
+    assert kinds_between(nodes, kinds, 2.0, 2.0) == ("climb",)
+    assert kinds_between(nodes, kinds, 1.0, 9.0) == ("climb", "jump")
+    assert kinds_between(nodes, kinds, 4.0, 4.0) == ("jump",)
+
+
+def test_attempts_are_capped_and_each_failure_is_kept():
+    rng = np.random.default_rng(0)
+    hf = field(rng.choice([0.0, 0.5], size=(20, 20)))
+    planned = plan_on_terrain(hf, PlannerConfig(max_cost=1e-3, attempts=4), 0)
+    assert not planned.path.found
+    assert planned.path.points is None
+    assert planned.attempts == 4
+    assert len(planned.reasons) == 4
+    assert all("more than 0.0" in reason for reason in planned.reasons)
+
+
 def test_planned_terrain_reports_attempts_and_reasons():
     heights = np.zeros((32, 32))
     heights[14:18] = 9.0
@@ -174,3 +215,50 @@ def test_waypoints_are_even_and_keep_the_ends():
     assert torch.allclose(soft[[0, -1]], path[[0, -1]])
     corner = (soft[:, :2] - torch.tensor([2.0, 0.0])).norm(dim=-1).min()
     assert 0.05 < float(corner) < 0.5
+
+
+def zigzag(seed: int) -> torch.Tensor:
+    """A random walk over grid points."""
+    rng = np.random.default_rng(seed)
+    steps = rng.integers(-1, 2, size=(40, 2))
+    steps = steps[(steps != 0).any(1)]
+    xy = np.concatenate([[[0, 0]], steps.cumsum(0)]) * 0.4
+    return torch.from_numpy(np.column_stack([xy, rng.normal(size=len(xy))])).float()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounded_corners_do_not_overshoot(seed):
+    path = zigzag(seed)
+    soft = smooth_waypoints(path, 0.2, smooth_m=1.2)
+    s = torch.linspace(0.0, float(arc_lengths(path)[-1]), len(soft))
+    batch = PathBatch.stack([path])
+    for k, point in enumerate(soft):
+        t = (s[k] + torch.linspace(-0.6, 0.6, 241)).clamp(0.0, float(s[-1]))
+        around = batch.point_at(t[None])[0, :, :2]
+        assert (point[:2] >= around.amin(0) - 1e-5).all()
+        assert (point[:2] <= around.amax(0) + 1e-5).all()
+    # Along the arc: way-points lie at even lengths of the path, and heights are those there.
+    torch.testing.assert_close(soft[:, 2], batch.point_at(s[None])[0, :, 2])
+    # Smoother: the path turns less from way-point to way-point, and never gets longer.
+    sharp = smooth_waypoints(path, 0.2, smooth_m=0.0)
+
+    def turn(points: torch.Tensor) -> float:
+        return float(points[:, :2].diff(n=2, dim=0).norm(dim=-1).square().sum())
+
+    assert turn(soft) < 0.5 * turn(sharp)
+    assert float(arc_lengths(soft)[-1]) <= float(arc_lengths(path)[-1]) + 1e-4
+
+
+def test_rounding_leads_neither_through_a_wall_nor_over_a_hole():
+    for level in (3.0, -3.0):
+        heights = torch.zeros(20, 20)
+        heights[:9, 6:] = level  # what the corner goes round
+        terrain = field(heights)
+        path = torch.tensor([[0.4, 2.0, 0.0], [3.6, 2.0, 0.0], [3.6, 6.8, 0.0]])
+        blind = smooth_waypoints(path, 0.1, smooth_m=2.4)
+        assert (terrain.height_at(blind[:, :2]) == level).any()
+        seeing = smooth_waypoints(path, 0.1, smooth_m=2.4, terrain=terrain)
+        assert (terrain.height_at(seeing[:, :2]) == 0.0).all()
+        # Where nothing is in the way, corners are rounded all the same.
+        free = field(torch.zeros(20, 20))
+        assert torch.equal(smooth_waypoints(path, 0.1, 2.4, free), blind)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from parc_ray.errors import InputError
-from parc_ray.synthesis.config import RolloutConfig
+from parc_ray.synthesis.config import RolloutConfig, SelectionConfig
 from parc_ray.synthesis.rollout import generate_candidates
+from parc_ray.synthesis.selection import select_candidates
 from parc_ray.terrain.heightfield import Heightfield
 from tests.synthesis.helpers import Glider
 
@@ -132,6 +133,44 @@ def test_start_heights_do_not_depend_on_the_batch(humanoid):
     assert few.heading.tolist() == pytest.approx([math.pi / 2] * 2)
     assert ((many.start[:, 2] >= 0.7) & (many.start[:, 2] <= 0.9)).all()
     assert len(set(many.start[:, 2].tolist())) == 6
+
+
+def test_candidates_that_finish_in_the_last_check_are_not_charged_as_unfinished(humanoid):
+    """The published code adds 100 where all candidates arrive at the same check."""
+    cfg = RolloutConfig(candidates=3, settle_windows=0)
+    flat = ground()
+    out = generate_candidates(Glider(humanoid), [flat], [straight(2.0)], humanoid, cfg, 0)
+    assert len({c.windows for c in out}) == 1
+    chosen = select_candidates(out, [flat], humanoid, SelectionConfig(min_frames=1), 30.0)
+    assert len(chosen.kept) == 2
+    assert max(v.score for v in chosen.verdicts) < 100.0
+    assert {v.reason for v in chosen.verdicts if not v.kept} == {"not among the best"}
+
+
+def test_going_back_does_not_undo_progress(humanoid):
+    class Returning(Glider):
+        def sample(self, request, rng):
+            if len(self.calls) == 5:
+                self.drift = torch.tensor([-1.0, 0.0])
+            return super().sample(request, rng)
+
+    cfg = RolloutConfig(candidates=1, max_duration_s=2.5)
+    (c,) = generate_candidates(Returning(humanoid), [ground()], [straight(7.0)], humanoid, cfg, 0)
+    x = c.frames.root_pos[:, 0]
+    assert float(x.max()) - float(x[-1]) > 0.5
+    assert c.progress_m == pytest.approx(float(x.max()), abs=1e-3)
+
+
+def test_a_rounded_path_is_followed_where_asked_for(humanoid):
+    corner = torch.tensor([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [3.0, 3.0, 0.0]])
+    lengths = []
+    for smooth_m in (0.0, 1.6):
+        cfg = RolloutConfig(candidates=1, smooth_m=smooth_m)
+        (c,) = generate_candidates(Glider(humanoid), [ground()], [corner], humanoid, cfg, 0)
+        assert c.finished
+        lengths.append(c.path_length_m)
+    assert lengths[0] == pytest.approx(6.0)
+    assert 5.0 < lengths[1] < 5.9
 
 
 def test_rewind_that_leaves_nothing_is_refused(humanoid):
