@@ -429,4 +429,8 @@ def require_usable(clip_id: str, findings: Sequence[Finding]) -> None:
     failed = [f for f in findings if f.severity == "fail"]
     if failed:
         found = ", ".join(f.text() for f in failed)
-        raise InputError(f"clip {clip_id!r}: fails its checks: {found}; {failed[0].remedy}")
+        # wrong units or joints also make bodies float and slide: the causes come last in the table
+        on_ground = {check.name for check in CHECKS if check.needs == "ground"}
+        causes = [f for f in failed if f.name not in on_ground]
+        remedy = (causes[-1] if causes else failed[0]).remedy
+        raise InputError(f"clip {clip_id!r}: fails its checks: {found}; {remedy}")

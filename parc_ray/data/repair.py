@@ -97,6 +97,8 @@ def repair_motion(
         InputError: a gap longer than ``max_gap_s``, or a joint or root without any number.
     """
     config = config or RepairConfig()
+    if not len(raw.dof):
+        return raw, []  # too short, as is said elsewhere
     skeleton = character.skeleton
     joints = dof_to_joint_rot(skeleton, raw.dof)
     bad_joints = ~torch.isfinite(joints).all(-1)

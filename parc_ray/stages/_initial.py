@@ -63,6 +63,7 @@ def import_source(
     *,
     repair: RepairConfig | None = None,
     refused: list[str] | None = None,
+    passed_over: list[Path] | None = None,
 ) -> tuple[list[MotionClip], list[str]]:
     """Clips of a file, a directory or a data set, loops unrolled; and what was too short.
 
@@ -73,6 +74,7 @@ def import_source(
         repair: what is mended in the files; nothing by default.
         refused: if given, what is said of motions that cannot be used is collected here, and they
             are passed over; with nothing else there the import is refused all the same.
+        passed_over: if given, files that might have been motions are collected here.
 
     Returns:
         The clips, and one line per file that has too few frames.
@@ -88,7 +90,13 @@ def import_source(
     left_out: list[str] = []
     options = replace(import_options(data), repair=repair)
     clips = import_path(
-        Path(data.path), character, options, infer=infer, too_short=left_out, refused=refused
+        Path(data.path),
+        character,
+        options,
+        infer=infer,
+        too_short=left_out,
+        refused=refused,
+        passed_over=passed_over,
     )
     if not clips and refused:
         raise refusal(refused, len(refused) + len(left_out), data.path)

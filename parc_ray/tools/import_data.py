@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import DataConfig
@@ -21,6 +22,7 @@ from parc_ray.tools.import_report import (
     REPORT_STEM,
     clip_table,
     default_report,
+    passed_over_line,
     remarks,
     report_files,
     require_report,
@@ -43,8 +45,8 @@ def run(argv: list[str]) -> None:
     """
     parser = arguments()
     options = parser.parse_args(argv)
-    out = "" if options.check else options.out
-    if out is None:
+    out = "" if options.check else options.out or ""
+    if not out and not options.check:
         parser.error("--out DIR is needed, or --check to look only")
     setup_logging("WARNING")
     character = load_character(options.character)
@@ -58,8 +60,14 @@ def run(argv: list[str]) -> None:
     target = require_target(out) if out else None
     report = require_report(options.report) if options.report else None
     refused: list[str] = []
+    passed_over: list[Path] = []
     clips, left_out = load_source(
-        data, character, options.seed, repair=options.repair, refused=refused
+        data,
+        character,
+        options.seed,
+        repair=options.repair,
+        refused=refused,
+        passed_over=passed_over,
     )
     clips = [_licensed(clip, options.licence) for clip in clips]
     overlaps = find_overlaps(clips, character)
@@ -67,9 +75,11 @@ def run(argv: list[str]) -> None:
     stop = bool(refused) and not options.skip_bad
     if not stop or options.check:
         _show(clips, character, left_out, refused, overlaps)
+        if passed_over:
+            print(passed_over_line(passed_over))
     if report is not None:
         _write(*report, files)
-    elif options.check and not stop:
+    elif options.check:
         _write(*default_report(options.source), files)
     if stop:
         raise refusal(refused, len(clips) + len(refused) + len(left_out), options.source)
@@ -140,6 +150,7 @@ def load_source(
     *,
     repair: bool = False,
     refused: list[str] | None = None,
+    passed_over: list[Path] | None = None,
 ) -> tuple[list[MotionClip], list[str]]:
     """Clips of a source, and one line per file that was too short.
 
@@ -149,6 +160,7 @@ def load_source(
         seed: of the terrain variants, for the built-in sample.
         repair: mend what can be mended.
         refused: if given, motions that cannot be used are named here instead of ending the import.
+        passed_over: if given, files that might have been motions are collected here.
 
     Raises:
         InputError: a source or file that cannot be used.
@@ -157,7 +169,7 @@ def load_source(
         made = load_initial(data, character, seed)
         return [_measured(clip, character) for clip in made], []
     config = RepairConfig() if repair else None
-    return import_source(data, character, repair=config, refused=refused)
+    return import_source(data, character, repair=config, refused=refused, passed_over=passed_over)
 
 
 def _measured(clip: MotionClip, character: Character) -> MotionClip:

@@ -33,6 +33,8 @@ RETARGET_RESIDUAL = "retarget_ankle_mean_m"
 INFERRED_CONFIDENCE = "inferred_confidence"
 """Metric of motions whose terrain was inferred: confidence of the cells that were touched."""
 _CONTACT = 0.5
+_MOST_OVERLAPS = 20
+_MOST_FILES = 5
 _INFERRED = re.compile(rf"{INFERRED_NOTE}.*?moved by [-0-9.]+ m")
 _COLUMNS = ("clip", "class", "seconds", "levels (m)", "change (m)", "terrain", "sure", "contact")
 
@@ -89,7 +91,31 @@ def remarks(clips: Sequence[MotionClip], overlaps: Sequence[Overlap]) -> list[st
         for finding in findings(clip):
             if finding.severity != "ok":
                 lines.append(f"remark: {clip.clip_id}: {finding.text()}; {finding.remedy}")
-    return lines + [f"overlap: {overlap.text()}" for overlap in overlaps]
+    return lines + _overlap_lines(overlaps)
+
+
+def _overlap_lines(overlaps: Sequence[Overlap]) -> list[str]:
+    """One line per pair of clips and side, the greatest overlap first."""
+    pairs: dict[tuple[frozenset[str], bool], list[Overlap]] = {}
+    for overlap in overlaps:
+        pair = frozenset((overlap.first, overlap.second))
+        pairs.setdefault((pair, overlap.mirrored), []).append(overlap)
+    lines = []
+    for found in pairs.values():
+        most, *back = found
+        other = f" ({back[0].share:.0%} the other way)" if back else ""
+        lines.append(f"overlap: {most.text()}{other}")
+    hidden = len(lines) - _MOST_OVERLAPS
+    if hidden <= 0:
+        return lines
+    return [*lines[:_MOST_OVERLAPS], f"overlap: {hidden} more pairs, all of them in the report"]
+
+
+def passed_over_line(files: Sequence[Path]) -> str:
+    """What was not taken for a motion: how many files, and some of them."""
+    names = ", ".join(str(file) for file in files[:_MOST_FILES])
+    more = ", ..." if len(files) > _MOST_FILES else ""
+    return f"passed over: {len(files)} files whose content is no known motion ({names}{more})"
 
 
 def findings(clip: MotionClip) -> tuple[Finding, ...]:
@@ -153,9 +179,11 @@ def require_report(path: str) -> tuple[Storage, str]:
     """Directory and stem of the report's two files.
 
     Raises:
-        InputError: the directory does not exist.
+        InputError: the directory does not exist, or a directory is named.
     """
     file = Path(path)
+    if file.is_dir():
+        raise InputError(f"--report: {file} is a directory; a file is needed; name one in it")
     stem = file.stem if file.suffix in (".csv", ".json") else file.name
     if not file.parent.is_dir():
         raise InputError(f"--report: {file.parent} is no directory; an existing one is needed")

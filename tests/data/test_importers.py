@@ -298,6 +298,7 @@ def test_a_data_set_of_our_own(tmp_path, humanoid):
         ("humanoid_stairs06", "stairs", "stairs05"),
         ("humanoid_platform22_flipped", "platform", "platform05"),
         ("humanoid3d_walk", "walk", "walk"),
+        ("02_01", "motion", "02_01"),
         ("amp_humanoid_walk", "walk", "walk"),
         ("humanoid3d_getup_faceup", "getup", "getup_faceup"),
         ("humanoid3d_spinkick", "spinkick", "spinkick"),
@@ -307,6 +308,16 @@ def test_a_data_set_of_our_own(tmp_path, humanoid):
 def test_names(stem, label, take):
     assert class_of(stem) == label
     assert take_of(stem) == take
+
+
+def test_numbers_take_their_class_from_the_directory(tmp_path, humanoid):
+    (tmp_path / "cmu").mkdir()
+    files.mimickit(tmp_path / "cmu" / "02_01.pkl", humanoid)
+    (alone,) = import_path(tmp_path / "cmu", humanoid)
+    (below,) = import_path(tmp_path, humanoid)
+    assert alone.provenance.class_name == below.provenance.class_name == "cmu"
+    assert class_of("02_01", "02") == "motion"
+    assert class_of("walk_02", "cmu") == "walk"
 
 
 # ---- bad input -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from parc_ray import cli
+from parc_ray.data.duplicates import Overlap
 from parc_ray.data.manifest import Manifest
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import extend, load_dataset, save_dataset, write_part
@@ -136,6 +137,57 @@ def test_a_check_alone_leaves_its_report_in_the_cache(tmp_path, humanoid, capsys
     assert "--report" in err
 
 
+def test_a_check_that_refuses_leaves_its_report_too(folder, capsys, cache):
+    code, _, err = call(capsys, "import", folder, "--check")
+    assert code == 2
+    (table,) = (cache / "checks").glob("*.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert sum(row["verdict"] == "fail" for row in rows) == 3
+    assert err.count("error: ") == 1
+
+
+def test_what_was_passed_over_is_told(tmp_path, humanoid, capsys):
+    files.mimickit(tmp_path / "walk.pkl", humanoid)
+    (tmp_path / "half.npz").write_bytes(b"PK\x03\x04")
+    (tmp_path / "list.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "README.md").write_text("hello")
+    code, out, _ = call(capsys, "import", tmp_path, "--check")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("passed over: ")]
+    assert line.startswith("passed over: 2 files")
+    assert "half.npz" in line
+    assert "list.csv" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--out", ""), "--out DIR is needed"),
+        (("--check", "--report", "."), "is a directory"),
+        (("--check", "--cell-size", "1e9"), "cell_size"),
+        (("--check", "--cell-size", "nan"), "cell_size: nan"),
+        (("--check", "--unroll-s", "nan"), "unroll_s: nan"),
+        (("--check", "--unroll-s", "1e12"), "unroll_s: 1e+12"),
+    ],
+)
+def test_wrong_options_get_one_line(tmp_path, humanoid, capsys, words, said):
+    files.mimickit(tmp_path / "walk.pkl", humanoid, loop=1)
+    code, out, err = call(capsys, "import", tmp_path / "walk.pkl", *words)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+def test_the_remedy_is_that_of_the_cause(tmp_path, humanoid, capsys):
+    def in_millimetres(data):
+        data["frames"] = np.array(data["frames"]) * np.where(np.arange(34) < 3, 300.0, 1.0)
+
+    files.mimickit(tmp_path / "walk.pkl", humanoid, change=in_millimetres)
+    code, _, err = call(capsys, "import", tmp_path / "walk.pkl", "--check")
+    assert code == 2
+    assert "positions are metres" in err
+
+
 def test_copies_are_pointed_out(tmp_path, humanoid, capsys):
     folder = tmp_path / "two"
     folder.mkdir()
@@ -149,8 +201,22 @@ def test_copies_are_pointed_out(tmp_path, humanoid, capsys):
     for name in ("a", "b"):
         files.mimickit(folder / f"{name}.pkl", humanoid, change=swing)
     _, out, _ = call(capsys, "import", folder, "--check", "--min-frames", "2")
-    assert "overlap: a: 100% in b" in out
-    assert "overlap: b: 100% in a" in out
+    assert out.count("overlap: ") == 1
+    assert "overlap: a: 100% in b (100% the other way)" in out
+
+
+def test_many_copies_take_twenty_lines():
+    names = [f"c{n:02d}" for n in range(8)]
+    every = [
+        Overlap(first=a, second=b, share=0.9 if a < b else 0.4, mirrored=False)
+        for a in names
+        for b in names
+        if a != b
+    ]
+    lines = import_report.remarks([], sorted(every, key=lambda o: -o.share))
+    assert len(lines) == 21
+    assert lines[0] == "overlap: c00: 90% in c01 (40% the other way)"
+    assert lines[-1] == "overlap: 8 more pairs, all of them in the report"
 
 
 # ---- parc info ------------------------------------------------------------------------------

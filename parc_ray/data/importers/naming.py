@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 
+UNNAMED = "motion"
+"""Class of files whose name and directory are numbers only."""
+
 # first match wins: the rarer skill names the class ("dash_vault" is a vault, "run_jump" a jump)
 _CLASSES: tuple[tuple[str, str], ...] = (
     ("vault|kong", "vault"),
@@ -23,6 +26,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
 )
 _PREFIX = re.compile(r"^(amp_)?humanoid(3d|28)?_")
 _SUFFIX = re.compile(r"_(flipped|flip|mirror(ed)?|opt|dm|modified|aug\d*|loop)$")
+_LETTER = re.compile(r"[^\W\d_]")
 _NUMBER = re.compile(r"[_\-]?\d+$")
 # overlaps measured with 15-frame joint windows, see docs/design/data.md, Traps
 _INSIDE = {
@@ -39,9 +43,17 @@ def bare_name(stem: str) -> str:
     return _PREFIX.sub("", stem.lower())
 
 
-def class_of(stem: str) -> str:
-    """Class of a clip by the words in its name; its name without number where none is known."""
+def class_of(stem: str, folder: str = "") -> str:
+    """Class of a clip by the words in its name; its name without number where none is known.
+
+    Args:
+        stem: name of the file without suffix.
+        folder: the directory it is in, which names the class of files that are numbers only, as
+            CMU's takes are (a subject is no kind of motion). ``motion`` where that is one too.
+    """
     name = bare_name(stem)
+    if not _LETTER.search(name):
+        return folder if _LETTER.search(folder) else UNNAMED
     for pattern, label in _CLASSES:
         if re.search(pattern, name):
             return label or _plain(name)

@@ -7,7 +7,6 @@ inferred one) and contact labels, and named (docs/design/data.md, Traps).
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from parc_ray.data.importers import (
     poselib,
     table,
 )
+from parc_ray.data.importers.discovery import clip_ids, motion_files, require_name
 from parc_ray.data.importers.naming import class_of, take_of
 from parc_ray.data.importers.raw import RawMotion, reading_to_repair
 from parc_ray.data.repair import RepairConfig, repair_floor, repair_motion
@@ -54,8 +54,6 @@ from parc_ray.synthesis.terrain_inference import (
 )
 from parc_ray.terrain.heightfield import Heightfield
 
-logger = logging.getLogger(__name__)
-
 IMPORTERS: tuple[ModuleType, ...] = (
     *(parc_ms, parc_legacy, mimickit, deepmimic, poselib),
     *(table, amass, asf_amc, bvh),
@@ -73,10 +71,14 @@ MAX_EXTENT_M = 1000.0
 REPAIRED = "repaired: "
 """What every note on a repair begins with in a clip's provenance."""
 
+MAX_UNROLL_S = 600.0
+"""s, longest that loops are repeated to."""
+CELL_SIZES_M = (0.05, 10.0)
+"""m, least and greatest cell of a terrain."""
+
 _MOST_REASONS = 20
 _HEAD_BYTES = 4096
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
-_OTHER_SUFFIXES = (".txt", ".json", ".npy", ".npz", ".csv", ".bvh", ".amc")
 
 
 class TooShortError(InputError):
@@ -106,8 +108,15 @@ class ImportOptions:
             raise InputError(f"fps: {self.fps:g}; 1 to 1000 is allowed; PARC uses 30")
         if self.min_frames < 2:
             raise InputError(f"min_frames: {self.min_frames}; 2 or more is allowed; use 2")
-        if self.unroll_s < 0.0:
-            raise InputError(f"unroll_s: {self.unroll_s:g} s; 0 or more is allowed; use 0 or 3")
+        low, high = CELL_SIZES_M
+        if not low <= self.cell_size <= high:
+            raise InputError(
+                f"cell_size: {self.cell_size:g}; {low:g} to {high:g} metres is allowed; use 0.4"
+            )
+        if not 0.0 <= self.unroll_s <= MAX_UNROLL_S:
+            raise InputError(
+                f"unroll_s: {self.unroll_s:g} s; 0 to {MAX_UNROLL_S:g} s is allowed; use 0 or 3"
+            )
 
 
 def detect(path: Path) -> ModuleType:
@@ -121,7 +130,7 @@ def detect(path: Path) -> ModuleType:
     for importer in IMPORTERS:
         if importer.sniff(head, path):
             return importer
-    if path.suffix in _PICKLE_SUFFIXES or head[:1] == b"\x80":
+    if path.suffix.lower() in _PICKLE_SUFFIXES or head[:1] == b"\x80":
         content = safe_load(path.read_bytes(), str(path))
         found = ", ".join(map(str, list(content)[:8])) if isinstance(content, dict) else "no dict"
         problem = f"pickle of an unknown kind (fields: {found})"
@@ -145,13 +154,15 @@ def import_path(
     infer: TerrainInference | None = None,
     too_short: list[str] | None = None,
     refused: list[str] | None = None,
+    passed_over: list[Path] | None = None,
 ) -> list[MotionClip]:
     """Import a file, a directory of files (and sub-directories), or a data set of this project.
 
-    In directories pickles must be motions; other files are taken where their content is a known
-    format and passed over otherwise, as is anything whose path contains "ignore". A clip's id is
-    its path below the directory without suffix; its class is the first sub-directory, or what its
-    name says.
+    In directories pickles, BVH and AMC files must be motions; tables, texts and arrays are taken
+    where their content is a known format and passed over otherwise, as is anything whose path
+    contains "ignore". Links to directories are followed. A clip's id is its path below the
+    directory without suffix; its class is the first sub-directory, or what its name says, or the
+    directory it is in where that is a number only.
 
     Args:
         path: file or directory.
@@ -161,6 +172,8 @@ def import_path(
         too_short: if given, what is said of files with too few frames is collected here, and they
             are passed over instead of stopping the import.
         refused: the same for files that cannot be used and clips that fail their checks.
+        passed_over: if given, files that might be motions by their suffix, but are not by their
+            content, are collected here.
 
     Raises:
         InputError: nothing there, or files that cannot be used; all of them are named.
@@ -171,11 +184,13 @@ def import_path(
     if dataset.is_dataset(path):
         clips = dataset.load_clips(path, character, options.min_frames)
         return _checked_again(clips, character, options, path, refused)
-    files = [path] if path.is_file() else _motion_files(path)
+    if not path.is_dir() and not path.is_file():
+        raise InputError(f"{path}: no regular file; a motion file or directory is needed; check it")
+    files = motion_files(path, _is_known, passed_over) if path.is_dir() else [path]
     base = path.parent if path.is_file() else path
     clips: list[MotionClip] = []
     failed: list[InputError] = []
-    for file, clip_id in zip(files, _clip_ids(files, base), strict=True):
+    for file, clip_id in zip(files, clip_ids(files, base), strict=True):
         try:
             clips.append(import_file(file, character, options, infer=infer, clip_id=clip_id))
         except TooShortError as error:
@@ -251,6 +266,7 @@ def import_file(
     clip_id: str | None = None,
 ) -> MotionClip:
     """Import one motion file; arguments and errors as ``import_path``."""
+    require_name(path)
     raw = _load(path, character, options)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     clip_id = path.stem if clip_id is None else clip_id
@@ -259,7 +275,7 @@ def import_file(
         source=f"{raw.source}: {path.name}",
         licence=raw.licence,
         take=take_of(path.stem),
-        class_name=folder or class_of(path.stem),
+        class_name=folder or class_of(path.stem, path.absolute().parent.name),
         hashes={"file": digest},
         notes=raw.notes,
     )
@@ -376,24 +392,12 @@ def _ground(
     return replace(clip, frames=frames, terrain=terrain, provenance=provenance, metrics=metrics)
 
 
-def _motion_files(directory: Path) -> list[Path]:
-    """Files to import below a directory, sorted."""
-    found: list[Path] = []
-    for file in sorted(directory.rglob("*")):
-        inside = file.relative_to(directory).as_posix()
-        hidden = any(part.startswith(".") for part in inside.split("/"))
-        if not file.is_file() or hidden or "ignore" in inside:
-            continue
-        if file.suffix in _PICKLE_SUFFIXES or (file.suffix in _OTHER_SUFFIXES and _is_known(file)):
-            found.append(file)
-        else:
-            logger.debug("passed over: %s", file)
-    return found
-
-
 def _is_known(file: Path) -> bool:
-    """Whether a file is a motion, or stands for one that was never downloaded."""
-    head = _head(file)
+    """Whether a file is a motion, stands for one that was never downloaded, or cannot be read."""
+    try:
+        head = _head(file)
+    except InputError:
+        return True  # importing it says why
     return head.startswith(LFS_MAGIC) or any(i.sniff(head, file) for i in IMPORTERS)
 
 
@@ -405,12 +409,3 @@ def _head(path: Path) -> bytes:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); a motion file is needed; check the path"
         ) from error
-
-
-def _clip_ids(files: Sequence[Path], base: Path) -> list[str]:
-    """Paths below ``base`` without suffix; with it where two files would share one."""
-    names = [file.relative_to(base).with_suffix("").as_posix() for file in files]
-    return [
-        file.relative_to(base).as_posix() if names.count(name) > 1 else name
-        for file, name in zip(files, names, strict=True)
-    ]

@@ -172,7 +172,7 @@ def finite(value: Any, where: str, shape: tuple[int | None, ...], hint: str = ""
         raise InputError(
             f"{where}: NaN or infinite in {len(rows)} of {len(array)} frames (first {rows[0]}, "
             f"columns {', '.join(map(str, columns[:6]))}); finite numbers are needed; "
-            "repair or leave out the file"
+            "repair or leave out the file (parc import --repair mends what it can)"
         )
     return torch.from_numpy(np.ascontiguousarray(array))
 
