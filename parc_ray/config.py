@@ -16,7 +16,7 @@ from envs.tracking.config import TrackingConfig
 from parc_ray.config_io import differences, to_plain
 from parc_ray.correction.config import CorrectionConfig
 from parc_ray.errors import InputError
-from parc_ray.pool_config import PoolConfig
+from parc_ray.pool_config import ChainPools, PoolConfig
 from parc_ray.synthesis.config import AugmentConfig, SynthesisConfig
 from parc_ray.terrain.difficulty import CurriculumConfig
 from parc_ray.terrain.generators import TerrainSpec
@@ -206,7 +206,22 @@ class ResourcesConfig:
     gpus_per_worker: float = 0.0
     """GPUs of each generator worker and of each generating actor; fractions are allowed."""
     generate_actors: int = 2
-    """Ray Data actors that roll out and optimise motions."""
+    """Ray Data actors that roll motions out and select them; also those that augment and test."""
+    generate_operators: Literal["auto", "apart", "together"] = "auto"
+    """Whether planning, roll-out and optimisation have actors of their own, which overlap, or
+    share them (``generate_actors`` then do everything). ``auto``: apart where every actor has a
+    CPU and its GPUs. Results are the same."""
+    plan_actors: int = 1
+    """Ray Data actors that make terrains and paths, where operators are apart."""
+    optimize_actors: int | None = None
+    """Ray Data actors that optimise motions, where operators are apart; None: as many as
+    ``generate_actors``."""
+    rollout_gpus: float | None = None
+    """GPUs of each actor that rolls out; None: ``gpus_per_worker``."""
+    optimize_gpus: float | None = None
+    """GPUs of each actor that optimises; 0: on the CPU; None: ``gpus_per_worker``."""
+    queued_items: int = 2
+    """Items that may wait before an operator; those before it then pause."""
     record_actors: int = 2
     """Ray Data actors that correct motions in simulation."""
     threads_per_worker: int = 1
@@ -220,6 +235,32 @@ class ResourcesConfig:
             require(getattr(self, name) >= 1, f"resources.{name}", getattr(self, name), ">= 1")
         for name in ("cpus_per_worker", "gpus_per_worker", "stage_retries"):
             require(getattr(self, name) >= 0, f"resources.{name}", getattr(self, name), ">= 0")
+        for name in ("plan_actors", "queued_items"):
+            require(getattr(self, name) >= 1, f"resources.{name}", getattr(self, name), ">= 1")
+        ok = self.optimize_actors is None or self.optimize_actors >= 1
+        require(ok, "resources.optimize_actors", self.optimize_actors, "1 or more, or None")
+        for name in ("rollout_gpus", "optimize_gpus"):
+            value = getattr(self, name)
+            ok = value is None or value >= 0
+            require(ok, f"resources.{name}", value, "0 or more, or None")
+
+    def generate_pools(self) -> ChainPools:
+        """Pools of the stage ``generate``: of each operator, and of all together."""
+        own = self.gpus_per_worker
+        rollout = own if self.rollout_gpus is None else self.rollout_gpus
+        optimize = own if self.optimize_gpus is None else self.optimize_gpus
+        rolling = replace(self.pool(self.generate_actors), gpus=rollout)
+        count = self.optimize_actors or self.generate_actors
+        return ChainPools(
+            operators={
+                "plan": self.pool(self.plan_actors),
+                "roll-out": rolling,
+                "optimise": replace(self.pool(count), gpus=optimize),
+            },
+            together=replace(rolling, gpus=max(rollout, optimize)),
+            placement=self.generate_operators,
+            queued=self.queued_items,
+        )
 
     def pool(self, actors: int, *, gpus: bool = False) -> PoolConfig:
         """A pool of ``actors`` with this section's share of the machine each.

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 
 from algorithms.diffusion.generator import DiffusionGenerator
 from parc_ray.character.character import Character
+from parc_ray.data.schema import table_to_clips
+from parc_ray.data.store import encode_part
+from parc_ray.motion.clip import MotionClip
 from parc_ray.synthesis.config import SynthesisConfig
-from parc_ray.synthesis.planning import PlannedTerrain, plan_on_terrain
+from parc_ray.synthesis.planning import PathResult, PlannedTerrain, plan_on_terrain
 from parc_ray.synthesis.rollout import Candidate, generate_candidates
 from parc_ray.terrain.generators import make_terrain
+from parc_ray.terrain.heightfield import Heightfield
 from parc_ray.terrain.spec import TerrainSpec
 
 
@@ -85,3 +94,59 @@ def roll_out(
         replace(synthesis.rollout, candidates=candidates),
         mix(seed, 3, *batch.numbers),
     )
+
+
+def pack_plans(batch: PlannedBatch) -> bytes:
+    """Terrains and paths as bytes, every number to the bit."""
+    planned = [
+        {
+            "terrain": _plain(p.terrain),
+            "path": _plain(p.path),
+            "attempts": p.attempts,
+            "reasons": p.reasons,
+        }
+        for p in batch.planned
+    ]
+    stream = io.BytesIO()
+    torch.save(
+        {"numbers": list(batch.numbers), "planned": planned, "refused": batch.refused}, stream
+    )
+    return stream.getvalue()
+
+
+def unpack_plans(data: bytes) -> PlannedBatch:
+    """The inverse of ``pack_plans``."""
+    stored = torch.load(io.BytesIO(data), weights_only=True)
+    planned = [
+        PlannedTerrain(
+            terrain=Heightfield(**p["terrain"]),
+            path=PathResult(**{**p["path"], "jumps": p["path"]["jumps"].numpy()}),
+            attempts=p["attempts"],
+            reasons=tuple(p["reasons"]),
+        )
+        for p in stored["planned"]
+    ]
+    return PlannedBatch(numbers=stored["numbers"], planned=planned, refused=stored["refused"])
+
+
+def pack_clips(clips: Sequence[MotionClip]) -> bytes:
+    """Clips as bytes, every number to the bit; nothing for no clip."""
+    return encode_part(clips) if clips else b""
+
+
+def unpack_clips(data: bytes) -> list[MotionClip]:
+    """The inverse of ``pack_clips``."""
+    if not data:
+        return []
+    table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    return table_to_clips(table, "clips between operators")
+
+
+def _plain(value: Heightfield | PathResult) -> dict[str, Any]:
+    """Fields by name; arrays as tensors that share no memory with larger ones."""
+    out = {}
+    for f in fields(value):
+        item = getattr(value, f.name)
+        item = torch.from_numpy(item) if isinstance(item, np.ndarray) else item
+        out[f.name] = item.detach().cpu().clone() if isinstance(item, torch.Tensor) else item
+    return out

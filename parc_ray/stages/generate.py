@@ -1,150 +1,41 @@
 """``generate``: terrains, paths, candidates, selection, kinematic optimisation, mirror images.
 
-Output ``motions``: kinematic clips M~_i. ``records.json`` says what became of every terrain.
+Output ``motions``: kinematic clips M~_i. ``records.json`` says what became of every terrain,
+``rejections.csv`` why each candidate was not kept, ``throughput.csv`` how fast each operator was.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from algorithms.diffusion.generator import DiffusionGenerator
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import GeneratorBudget, IterationConfig, ParcConfig, TrackerBudget
 from parc_ray.data.store import read_part
-from parc_ray.evaluation.metrics import clip_metrics
-from parc_ray.motion.clip import MotionClip, Provenance
+from parc_ray.motion.clip import MotionClip
+from parc_ray.pool_config import ChainPools, PoolConfig
 from parc_ray.stages._datasets import save_manifest, write_clips
-from parc_ray.stages._rollouts import (
-    PlannedBatch,
-    load_generator_bytes,
-    plan_terrains,
-    roll_out,
+from parc_ray.stages._operators import (
+    REJECTION_COLUMNS,
+    REJECTION_KEYS,
+    OptimizeStep,
+    PlanStep,
+    RollOutStep,
 )
+from parc_ray.stages._throughput import log_item, write_throughput
 from parc_ray.stages.base import StageOutputs, StageRun
-from parc_ray.stages.pool import ItemOutput, ItemResult, WorkItem, run_items
+from parc_ray.stages.pool import ItemResult, Operator, WorkItem, run_chain
 from parc_ray.stages.registry import StageSpec
-from parc_ray.synthesis.assemble import candidate_clip, finish_clips
-from parc_ray.synthesis.config import SynthesisConfig
-from parc_ray.synthesis.rollout import Candidate
-from parc_ray.synthesis.selection import Selection, Verdict, select_candidates
+from parc_ray.stages.streams import capacity
 
 TERRAINS_PER_ITEM = 3
 TERRAINS_PER_MOTION = 10
-MIN_FRAMES = 16
-
-
-@dataclass
-class GenerateWorker:
-    """Makes motions on a few terrains at a time."""
-
-    generator: bytes
-    character: Character
-    row: IterationConfig
-    synthesis: SynthesisConfig
-    iteration: int
-    seed: int
-    device: str
-    _model: DiffusionGenerator = field(init=False)
-    _digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Load the generator once per actor."""
-        self._model, self._digest = load_generator_bytes(
-            self.generator, self.character, self.row.s, self.device
-        )
-
-    def __call__(self, item: WorkItem) -> ItemOutput:
-        """Generate on terrains ``first`` to ``last`` (exclusive)."""
-        numbers = range(item.payload["first"], item.payload["last"])
-        batch = plan_terrains(self.row.terrain, self.synthesis, numbers, self.seed)
-        candidates = roll_out(
-            self._model, batch, self.character, self.synthesis, self.row.candidates, self.seed
-        )
-        terrains = [p.terrain for p in batch.planned]
-        chosen = select_candidates(
-            candidates, terrains, self.character, self.synthesis.selection, self._model.fps
-        )
-        motions = [self._clip(candidates[i], chosen.verdicts[i], batch) for i in chosen.kept]
-        finished, table = self._finish(motions)
-        return ItemOutput(clips=finished, record=_record(batch, candidates, chosen, table))
-
-    def _clip(self, candidate: Candidate, verdict: Verdict, batch: PlannedBatch) -> MotionClip:
-        number = batch.numbers[candidate.path_index]
-        planned = batch.planned[candidate.path_index]
-        if planned.path.points is None:
-            raise ValueError(f"terrain {number} has no path")
-        provenance = Provenance(
-            source="PARC-Ray motion generator",
-            licence="that of the data set it was trained on",
-            take=f"it{self.iteration:02d}_t{number:05d}",
-            iteration=self.iteration,
-            seeds={"generate": self.seed, "terrain": number, "candidate": candidate.index},
-            hashes={"generator": self._digest},
-            maker="generate",
-            class_name=f"generated_{self.row.terrain.kind}",
-        )
-        return candidate_clip(
-            candidate,
-            verdict,
-            planned.terrain,
-            planned.path.points,
-            f"it{self.iteration:02d}_t{number:05d}_c{candidate.index:03d}",
-            self._model.fps,
-            provenance,
-            self.synthesis.slice_padding_m,
-        )
-
-    def _finish(
-        self, motions: list[MotionClip]
-    ) -> tuple[list[MotionClip], dict[str, dict[str, float]]]:
-        """Optimised clips and their mirror images; figures before and after."""
-        table: dict[str, dict[str, float]] = {}
-        made: list[MotionClip] = []
-        finished = finish_clips(motions, self.character, self.synthesis, self.device)
-        for before, motion in zip(motions, finished, strict=True):
-            clip = motion.clip
-            if clip.num_frames < MIN_FRAMES:
-                table[before.clip_id] = {"dropped_frames_left": float(clip.num_frames)}
-                continue
-            figures = self._figures(before, clip)
-            figures["iterations"] = float(motion.report.iterations)
-            figures["removed_frames"] = float(motion.hesitation_frames)
-            clip.metrics.update(figures)
-            table[clip.clip_id] = figures
-            made.append(clip)
-            if motion.mirrored is not None:
-                twin = replace(motion.mirrored, clip_id=f"{clip.clip_id}_m")
-                twin.metrics.update(figures)
-                made.append(twin)
-        return made, table
-
-    def _figures(self, before: MotionClip, after: MotionClip) -> dict[str, float]:
-        names = ("tpl", "tcl", "hjf_percent", "foot_slide_mps")
-        old = clip_metrics(before, self.character, "paper")
-        new = clip_metrics(after, self.character, "paper")
-        out = {f"{name}_before": old[name] for name in names}
-        out |= {f"{name}_after": new[name] for name in names}
-        return {**out, "seconds": after.duration_s}
-
-
-def _record(
-    batch: PlannedBatch,
-    candidates: Sequence[Candidate],
-    chosen: Selection,
-    table: dict[str, dict[str, float]],
-) -> dict[str, Any]:
-    return {
-        "terrains": len(batch.numbers) + len(batch.refused),
-        "without_path": {str(k): v for k, v in batch.refused.items()},
-        "candidates": len(candidates),
-        "finished": sum(c.finished for c in candidates),
-        "rejections": chosen.rejections(),
-        "motions": table,
-    }
+GROWTH = 4
+"""A round is at most this many times as large as all rounds before it."""
 
 
 def body(run: StageRun) -> StageOutputs:
@@ -152,61 +43,133 @@ def body(run: StageRun) -> StageOutputs:
     config: ParcConfig = run.ctx.config
     row = config.row(run.ctx.iteration)
     character = load_character(config.character)
-    storage, path = run.open_input("generator")
-    arguments = {
-        "generator": storage.read_bytes(path),
-        "character": character,
-        "row": row,
-        "synthesis": config.synthesis_for(run.ctx.iteration),
-        "iteration": run.ctx.iteration,
-        "seed": run.seed,
-        "device": config.resources.device,
-    }
-    results = _rounds(run, config, row, arguments)
+    pools = config.resources.generate_pools()
+    together = pools.shared(capacity())
+    run.log.info("[%s] %s", run.ctx.stage_path(run.name), describe(pools, together))
+    results = _rounds(run, row, operators(run, character, pools), pools, together)
     clips = _first_motions(run, results, row.motions)
     parts = write_clips(run, clips, "motions")
     manifest = save_manifest(run, f"M~{run.ctx.iteration}", parts, character)
-    run.dir.write_json_atomic("records.json", [{"id": r.id, **r.record} for r in results])
+    _write_records(run, results)
     return StageOutputs(
         paths={"motions": "manifest.json"},
         rows={"motions": manifest.rows},
-        metrics=_metrics(results, clips, manifest.seconds),
+        metrics={
+            **_metrics(results, clips, manifest.seconds),
+            **write_throughput(run, results),
+        },
         worker_cpu_seconds=sum(r.cpu_s for r in results),
     )
 
 
+def operators(run: StageRun, character: Character, pools: ChainPools) -> list[Operator]:
+    """The chain: plan, roll-out, optimise."""
+    config: ParcConfig = run.ctx.config
+    row = config.row(run.ctx.iteration)
+    synthesis = config.synthesis_for(run.ctx.iteration)
+    storage, path = run.open_input("generator")
+    pool = pools.operators
+    plan = {"row": row, "synthesis": synthesis, "seed": run.seed}
+    rolling = {
+        **plan,
+        "generator": storage.read_bytes(path),
+        "character": character,
+        "iteration": run.ctx.iteration,
+        "device": pool["roll-out"].device,
+    }
+    finishing = {
+        "character": character,
+        "synthesis": synthesis,
+        "device": pool["optimise"].device,
+    }
+    return [
+        Operator(name="plan", make=PlanStep, arguments=plan, pool=pool["plan"]),
+        Operator(name="roll-out", make=RollOutStep, arguments=rolling, pool=pool["roll-out"]),
+        Operator(name="optimise", make=OptimizeStep, arguments=finishing, pool=pool["optimise"]),
+    ]
+
+
+def describe(pools: ChainPools, together: PoolConfig | None) -> str:
+    """Where the operators run, for the log."""
+    if together is not None:
+        return f"{together.actors} actors run all operators, {together.gpus:g} GPUs each"
+    return ", ".join(
+        f"{name}: {pool.actors} actors of {pool.cpus:g} CPUs and {pool.gpus:g} GPUs"
+        for name, pool in pools.operators.items()
+    )
+
+
 def _rounds(
-    run: StageRun, config: ParcConfig, row: IterationConfig, arguments: dict[str, Any]
+    run: StageRun,
+    row: IterationConfig,
+    chain: Sequence[Operator],
+    pools: ChainPools,
+    together: PoolConfig | None,
 ) -> list[ItemResult]:
     """Items in rounds whose size depends on results only, never on the number of actors."""
     limit = row.max_terrains or TERRAINS_PER_MOTION * row.motions
-    top_k = config.synthesis.selection.top_k
+    top_k = run.ctx.config.synthesis.selection.top_k
     results: list[ItemResult] = []
     tried, kept = 0, 0
     while kept < row.motions and tried < limit:
-        wanted = math.ceil((row.motions - kept) / top_k)
-        count = min(max(wanted, TERRAINS_PER_ITEM), limit - tried)
+        count = min(round_size(tried, kept, row.motions, top_k), limit - tried)
+        firsts = range(tried, tried + count, TERRAINS_PER_ITEM)
         items = [
             WorkItem(
                 id=f"terrains-{first:05d}",
-                payload={
-                    "first": first,
-                    "last": min(first + TERRAINS_PER_ITEM, tried + count),
-                },
+                payload={"first": first, "last": min(first + TERRAINS_PER_ITEM, tried + count)},
             )
-            for first in range(tried, tried + count, TERRAINS_PER_ITEM)
+            for first in firsts
         ]
-        results += run_items(
+        steps = {item.id: item.payload["first"] for item in items}
+        results += run_chain(
             run.dir,
             items,
-            GenerateWorker,
-            arguments,
-            config.resources.pool(config.resources.generate_actors, gpus=True),
+            chain,
             run.ctx.stage_path(run.name),
+            together=together,
+            queued=pools.queued,
+            watch=lambda result, steps=steps: log_item(run, steps[result.id], result),
         )
         tried += count
         kept = sum(_kept(r) for r in results)
     return results
+
+
+def round_size(tried: int, kept: int, motions: int, top_k: int) -> int:
+    """Terrains of the next round: what the missing motions take at the share kept so far.
+
+    Args:
+        tried: terrains of all rounds before.
+        kept: motions that came of them.
+        motions: motions wanted.
+        top_k: most motions per terrain, expected at first.
+
+    Returns:
+        Whole items; few rounds, for each of which actors are started.
+    """
+    if tried == 0:
+        wanted = math.ceil(motions / top_k)
+    elif kept == 0:
+        wanted = GROWTH * tried
+    else:
+        wanted = min(math.ceil((motions - kept) * tried / kept), GROWTH * tried)
+    return TERRAINS_PER_ITEM * math.ceil(wanted / TERRAINS_PER_ITEM)
+
+
+def _write_records(run: StageRun, results: Sequence[ItemResult]) -> None:
+    """``records.json``, one entry per item, and ``rejections.csv``, one line per rejection."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, REJECTION_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    records = []
+    for result in results:
+        for key in REJECTION_KEYS:
+            writer.writerows(result.record[key])
+        rest = {k: v for k, v in result.record.items() if k not in REJECTION_KEYS}
+        records.append({"id": result.id, **rest})
+    run.dir.write_json_atomic("records.json", records)
+    run.dir.write_bytes_atomic("rejections.csv", stream.getvalue().encode())
 
 
 def _kept(result: ItemResult) -> int:
@@ -235,6 +198,8 @@ def _metrics(
     rejections: Counter[str] = Counter()
     for result in results:
         rejections.update(result.record["rejections"])
+        late = [row["reason"].partition(":")[0] for row in result.record["rejected_motions"]]
+        rejections.update(late)
     records = [r.record for r in results]
     out = {
         "terrains": float(sum(r["terrains"] for r in records)),
