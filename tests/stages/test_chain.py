@@ -21,6 +21,7 @@ from parc_ray.pool_config import Capacity, ChainPools, PoolConfig
 from parc_ray.scalars import read_scalars
 from parc_ray.stages._throughput import COLUMNS, log_item, throughput, write_throughput
 from parc_ray.stages.base import StageOutputs
+from parc_ray.stages.generate import round_size
 from parc_ray.stages.pool import Effort, Handover, ItemOutput, ItemResult, Operator
 from tests.integration.processes import descendants, end, survivors
 from tests.stages.chains import INLINE, ITEMS, NAMES, SMALL, chain, files, run, trail, work
@@ -241,3 +242,11 @@ def test_throughput_is_written_and_logged(tmp_path):
     logged = {(r.tag, r.step): r.value for r in read_scalars(Storage.from_uri(tmp_path))}
     assert logged["throughput/plan/item_wall_s", 1] == 3.0
     assert logged["generate/throughput/plan/items", 1] == 2.0
+
+
+def test_rounds_follow_from_the_share_kept_so_far_in_whole_items():
+    assert round_size(0, 0, motions=7, top_k=1) == 9
+    assert round_size(0, 0, motions=7, top_k=4) == 3
+    assert round_size(9, 0, motions=7, top_k=1) == 36
+    assert round_size(9, 3, motions=7, top_k=1) == 12  # a third was kept, four are missing
+    assert round_size(9, 1, motions=1000, top_k=1) == 36
