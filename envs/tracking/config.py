@@ -189,6 +189,9 @@ class SamplingConfig:
     """Share of episodes that start anywhere, uniformly over weighted seconds."""
     class_balance: bool = False
     """Make every class of clips equally likely before failure rates count. PARC: yes."""
+    initial_share: float = 0.3
+    """Least share of the initial clips (D0) before failure rates count, however many later clips
+    join. 0: no floor, as in PARC."""
     end_margin_s: float = 0.5
     """No start closer to the end of a clip than this, seconds. PARC: 0."""
     start_on_frames: bool = True
@@ -216,6 +219,7 @@ class SamplingConfig:
             "sampling: start_share and uniform_share must be 0 or more and sum to 1 at most",
         )
         _require(0 < self.min_weight <= 1, "sampling.min_weight: must lie in (0, 1]")
+        _require(0 <= self.initial_share < 1, "sampling.initial_share: must lie in [0, 1)")
         _require(self.focus >= 0, "sampling.focus: must be 0 or more")
         _require(len(self.look_ahead) > 0, "sampling.look_ahead: give one weight or more")
 
@@ -259,6 +263,7 @@ def upstream() -> TrackingConfig:
             mode="clip",
             warm_up=False,
             class_balance=True,
+            initial_share=0.0,
             start_share=0.0,
             uniform_share=0.0,
             end_margin_s=0.0,

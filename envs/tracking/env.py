@@ -19,7 +19,7 @@ from envs.sims.registry import make_backend
 from envs.tracking.config import TrackingConfig
 from envs.tracking.motion_bank import MotionBank, Reference
 from envs.tracking.observations import Layout
-from envs.tracking.sampling import StartSampler, class_balanced
+from envs.tracking.sampling import StartSampler, class_balanced, with_initial_share
 from envs.tracking.task import REASONS, Noise, TrackingTask
 from parc_ray.motion.clip import MotionClip
 from parc_ray.protocols import StepResult
@@ -69,6 +69,8 @@ class VectorTrackingEnv:
         weight = self.bank.weight
         if sampling.class_balance:
             weight = class_balanced(weight, self.bank.length, self.bank.class_names)
+        initial = [clip.provenance.iteration == 0 for clip in self.bank.clips]
+        weight = with_initial_share(weight, self.bank.length, initial, sampling.initial_share)
         self.sampler = StartSampler(sampling, self.bank.length, weight, sim.control_hz)
         self.noise = Noise(sampling.pos_noise, sampling.vel_noise, sampling.shift_m)
         self.rng = torch.Generator().manual_seed(seed)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from envs.tracking.config import SamplingConfig
+from parc_ray.data.weights import with_floor
 
 _START_EMA = 0.05
 _STATE = ("hazard", "seen", "clip_fail", "clip_seen", "start_fail", "start_seen")
@@ -108,6 +109,25 @@ def class_balanced(weights: Tensor, lengths: Tensor, class_names: Sequence[str])
     seconds = weights * (lengths - 1)
     total = torch.zeros(len(names)).index_add_(0, index, seconds)
     return weights / total[index]
+
+
+def with_initial_share(
+    weights: Tensor, lengths: Tensor, initial: Sequence[bool], share: float
+) -> Tensor:
+    """Weights per second (C,) under which the initial clips have at least ``share`` in sum.
+
+    The floor of ``parc_ray.data.weights``, before failure rates count. Shares among the initial
+    clips, and among the others, stay; without clips of both kinds nothing changes.
+
+    Args:
+        weights: (C,) weight per second of each clip.
+        lengths: (C,) frames per clip.
+        initial: whether a clip is of iteration 0, C of them.
+        share: least share, 0 to below 1; 0 sets no floor.
+    """
+    seconds = weights.double() * (lengths - 1)
+    floored = with_floor(seconds / seconds.sum(), torch.tensor(list(initial)), share)
+    return (floored / (lengths - 1)).to(weights) if share > 0.0 else weights
 
 
 class StartSampler:

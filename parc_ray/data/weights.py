@@ -89,11 +89,17 @@ def probabilities(
         )
     result = result / result.sum()
     initial = torch.tensor([row.iteration == 0 for row in rows])
-    return _with_floor(result, initial, initial_share)
+    return with_floor(result, initial, initial_share)
 
 
-def _with_floor(result: Tensor, initial: Tensor, share: float) -> Tensor:
-    """``result`` with at least ``share`` on the ``initial`` clips, if there are any to draw."""
+def with_floor(result: Tensor, initial: Tensor, share: float) -> Tensor:
+    """Probabilities with a floor for some clips.
+
+    Args:
+        result: (C,) probabilities, sum 1.
+        initial: (C,) bool, clips that together get at least ``share``, if any can be drawn.
+        share: 0 to below 1.
+    """
     now = float(result[initial].sum())
     if not 0.0 < now < share:
         return result

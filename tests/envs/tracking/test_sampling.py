@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from envs.tracking.config import PRESETS as TRACKING_PRESETS
 from envs.tracking.config import SamplingConfig
 from envs.tracking.sampling import (
     StartSampler,
@@ -11,6 +12,7 @@ from envs.tracking.sampling import (
     focus_weights,
     look_ahead,
     visited_segments,
+    with_initial_share,
 )
 from parc_ray.errors import InputError
 
@@ -138,6 +140,33 @@ def test_classes_weigh_the_same():
     assert float(balanced[0]) == pytest.approx(float(balanced[1]))
 
 
+def test_initial_clips_keep_their_share():
+    weights = torch.tensor([1.0, 2.0, 1.0, 3.0])
+    lengths = torch.tensor([31, 61, 301, 901])
+    held = with_initial_share(weights, lengths, (True, True, False, False), 0.3)
+    share = held * (lengths - 1)
+    share = share / share.sum()
+    assert float(share[:2].sum()) == pytest.approx(0.3)
+    # seconds times weight: 1 x 1 to 2 x 2 within the initial ones, 10 x 1 to 30 x 3 within the rest
+    torch.testing.assert_close(share, torch.tensor([0.06, 0.24, 0.07, 0.63]))
+    s = StartSampler(SamplingConfig(), lengths, held, 30.0)
+    torch.testing.assert_close(s.second_weights, share)
+
+
+@pytest.mark.parametrize(
+    ("initial", "share"),
+    [((True, True), 0.3), ((False, False), 0.3), ((True, False), 0.2), ((False, True), 0.0)],
+)
+def test_a_floor_that_holds_already_changes_nothing(initial, share):
+    weights, lengths = torch.tensor([1.0, 1.0]), torch.tensor([61, 31])
+    held = with_initial_share(weights, lengths, initial, share)
+    torch.testing.assert_close(held / held.sum(), weights / weights.sum())
+
+
+def test_the_published_task_has_no_floor():
+    assert TRACKING_PRESETS["paper"]().sampling.initial_share == 0.0
+
+
 def test_state_dict_round_trip_and_determinism():
     one, other = sampler(), sampler()
     one.update(torch.tensor([0]), torch.tensor([0.0]), torch.tensor([20.0]), torch.tensor([True]))
@@ -153,7 +182,14 @@ def test_very_short_clips_still_have_a_start():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("mode", "x"), ("ema", 0.0), ("start_share", 0.95), ("min_weight", 0.0)]
+    ("field", "value"),
+    [
+        ("mode", "x"),
+        ("ema", 0.0),
+        ("start_share", 0.95),
+        ("min_weight", 0.0),
+        ("initial_share", 1.0),
+    ],
 )
 def test_wrong_settings_are_named(field, value):
     with pytest.raises(InputError, match=field):
