@@ -19,6 +19,7 @@ _BUDGET_KEYS = frozenset(
         "pictures",
         "min_energy_ratio",
         "frozen_reports",
+        "frozen_after",
         "torch_threads",
         "compile",
     }

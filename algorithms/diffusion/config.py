@@ -303,6 +303,8 @@ class TrainConfig:
     """Least motion energy of samples over that of the data; 0: no guard. PARC: none."""
     frozen_reports: int = 5
     """A training stops after so many reports in a row below that."""
+    frozen_after: int = 20_000
+    """Steps from which such reports count even if the samples have never moved more."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the network; losses stay in float32. PARC: float32."""
     compile: bool = False
@@ -328,6 +330,7 @@ class TrainConfig:
             "frozen_reports",
         ):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
+        _require(self.frozen_after >= 0, "train.frozen_after", self.frozen_after, "0 or more")
         for name in ("max_seconds", "max_cpu_s"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"train.{name}", value, "more than 0 s, or none")

@@ -188,7 +188,7 @@ def test_broken_motions(tmp_path, humanoid, text, message):
         ("root thigh stiff", "root thigh tail", "bone 'tail' is not in bonedata"),
         ("thigh shin\n", "shin thigh\n", "'shin' has no parent yet"),
         ("thigh shin\n", "thigh shin stiff\n", "'stiff' has two"),
-        ("name shin", "name thigh", "bone name 'thigh' is missing or used twice"),
+        ("name shin", "name thigh", "bone name 'thigh' is missing, used twice or longer"),
         ("     name shin\n", "", "bone name '' is missing"),
         ("length 5", "length -5", "bone 'shin': length -5"),
         ("direction 0.6 0 0.8", "direction 0 0 0", "bone 'shin': length 5 along nothing"),

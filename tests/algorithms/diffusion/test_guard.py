@@ -37,16 +37,25 @@ def test_energy_by_hand():
     assert motion_energy(frames, 30.0) == pytest.approx(4.5)
 
 
-def test_only_reports_in_a_row_after_the_warm_up_count():
+def test_only_reports_in_a_row_after_samples_have_moved_count():
     guard = FrozenGuard(
-        with_train(tiny(), min_energy_ratio=0.1, frozen_reports=2, warmup_steps=10).train
+        with_train(tiny(), min_energy_ratio=0.1, frozen_reports=2, frozen_after=1000).train
     )
     still, alive = {"sample_energy_ratio": 0.01}, {"sample_energy_ratio": 0.5}
-    assert not guard.check(5, still)  # warm-up
-    assert not guard.check(20, still)
-    assert not guard.check(30, alive)
-    assert not guard.check(40, still)
-    assert guard.check(50, still)
+    assert not any(guard.check(step, still) for step in (5, 10, 20, 30))  # a young network
+    assert not guard.check(40, alive)
+    assert not guard.check(50, still)
+    assert not guard.check(60, alive)
+    assert not guard.check(70, still)
+    assert guard.check(80, still)
+
+
+def test_samples_that_never_move_count_late():
+    cfg = with_train(tiny(), min_energy_ratio=0.1, frozen_reports=2, frozen_after=1000).train
+    guard, still = FrozenGuard(cfg), {"sample_energy_ratio": 0.01}
+    assert not guard.check(1000, still)
+    assert not guard.check(1100, still)
+    assert guard.check(1200, still)
 
 
 def test_no_guard_at_zero():
@@ -64,7 +73,7 @@ def test_a_training_whose_samples_freeze_stops(tmp_path, humanoid, bank, config,
     sample = DiffusionGenerator.sample
     monkeypatch.setattr(DiffusionGenerator, "sample", freeze)
     config = with_train(
-        config, steps=50, report_every=2, warmup_steps=0, min_energy_ratio=0.05, frozen_reports=3
+        config, steps=50, report_every=2, min_energy_ratio=0.05, frozen_reports=3, frozen_after=0
     )
     with pytest.raises(TrainingDivergedError, match="energy") as caught:
         train_local(bank, humanoid, config, tmp_path)
