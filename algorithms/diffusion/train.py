@@ -105,7 +105,8 @@ def run_loop(
             ) from None
         report = trainer.step % cfg.report_every == 0 or trainer.finished()
         if report or trainer.step % cfg.log_every == 0:
-            row = {"step": float(trainer.step), "seconds": trainer.seconds(), **means.take()}
+            figures = trainer.mean_over_workers(means.take())
+            row = {"step": float(trainer.step), "seconds": trainer.seconds(), **figures}
             if metrics is not None:
                 frozen = report and _look(trainer, metrics, guard, row)
                 metrics.write(row)
