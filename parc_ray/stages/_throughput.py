@@ -88,6 +88,6 @@ def write_throughput(run: StageRun, results: Sequence[ItemResult]) -> dict[str, 
 def log_item(run: StageRun, step: int, result: ItemResult) -> None:
     """Scalars of an item that was just finished: what each operator spent on it."""
     for operator, effort in result.efforts.items():
-        tag = f"throughput/{operator}"
+        tag = f"curve/throughput/{operator}"
         values = {f"{tag}/item_cpu_s": effort.cpu_s, f"{tag}/item_wall_s": effort.wall_s}
         run.scalars.add_all({**values, f"{tag}/item_motions": float(effort.motions)}, step)

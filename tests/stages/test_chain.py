@@ -240,7 +240,7 @@ def test_throughput_is_written_and_logged(tmp_path):
     assert list(frame["operator"]) == ["plan", "optimise"]
     assert list(frame["motions"]) == [5, 3]
     logged = {(r.tag, r.step): r.value for r in read_scalars(Storage.from_uri(tmp_path))}
-    assert logged["throughput/plan/item_wall_s", 1] == 3.0
+    assert logged["curve/throughput/plan/item_wall_s", 1] == 3.0
     assert logged["generate/throughput/plan/items", 1] == 2.0
 
 
