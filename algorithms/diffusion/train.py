@@ -105,8 +105,7 @@ def run_loop(
             ) from None
         report = trainer.step % cfg.report_every == 0 or trainer.finished()
         if report or trainer.step % cfg.log_every == 0:
-            figures = trainer.mean_over_workers(means.take())
-            row = {"step": float(trainer.step), "seconds": trainer.seconds(), **figures}
+            row = {"step": float(trainer.step), "seconds": trainer.seconds(), **means.take()}
             if metrics is not None:
                 frozen = report and _look(trainer, metrics, guard, row)
                 metrics.write(row)

@@ -203,14 +203,6 @@ class Trainer:
         dist.all_reduce(said, op=dist.ReduceOp.MAX)
         return bool(said)
 
-    def mean_over_workers(self, figures: dict[str, float]) -> dict[str, float]:
-        """Means of the same figures over all workers; called by all workers together."""
-        if self.world == 1:
-            return figures
-        values = torch.tensor(list(figures.values()), device=self.device)
-        dist.all_reduce(values, op=dist.ReduceOp.SUM)
-        return dict(zip(figures, (values / self.world).tolist(), strict=True))
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how training goes on; called by all workers together."""
         state: dict[str, Any] = {

@@ -42,7 +42,10 @@ def test_ray_continues_by_name_and_equals_the_local_run(tmp_path, humanoid, bank
 
 
 def test_two_workers_at_half_the_batch_give_the_curve_of_one(tmp_path, humanoid, config):
-    """The curves differ by less than those of two seeds; the source is loaded in the workers."""
+    """As near as the noise of a row allows; the source is loaded in the workers.
+
+    A row of two workers is that of the first, half as many samples as a row of one.
+    """
     config = with_train(config, steps=60, batch_size=32, log_every=10, report_every=60)
     result = train_generator(
         lambda: make_bank(humanoid),
@@ -64,7 +67,7 @@ def test_two_workers_at_half_the_batch_give_the_curve_of_one(tmp_path, humanoid,
     for i, row in enumerate(two):
         losses = [rows[i]["loss"] for rows in alone]
         mean, spread = sum(losses) / len(losses), max(losses) - min(losses)
-        assert abs(row["loss"] - mean) <= max(2.0 * spread, 0.1 * mean), (i, row["loss"], losses)
+        assert abs(row["loss"] - mean) <= max(3.0 * spread, 0.15 * mean), (i, row["loss"], losses)
     assert two[-1]["loss"] < 0.6 * two[0]["loss"]
 
 
