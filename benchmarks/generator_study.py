@@ -40,6 +40,7 @@ from benchmarks.generator_study_parts import (
 from benchmarks.generator_study_report import write_report
 from parc_ray.character.character import load_character
 from parc_ray.data.bank import ClipBank
+from parc_ray.errors import InputError
 
 SETTINGS = ("base", "upstream")
 
@@ -66,7 +67,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif options.blend is not None:
         one_blend(work, options.data, options.curve_of, options.blend)
     else:
+        if options.take_over:
+            take_over(Path(options.take_over), work)
         drive(work, options)
+
+
+def take_over(table: Path, work: Path) -> None:
+    """Write the result files of the runs in ``table`` that ``work`` does not hold yet."""
+    if not table.is_file():
+        raise InputError(f"{table}: there is no such file; --take-over wants a runs.csv")
+    with table.open(newline="") as file:
+        for number, line in enumerate(csv.DictReader(file), start=2):
+            try:
+                row: dict[str, Any] = {
+                    key: value if key == "setting" else float(value) for key, value in line.items()
+                }
+                row |= {key: int(row[key]) for key in ("seed", "steps")}
+                path = work / f"{row['setting']}_{row['seed']}.json"
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"{table}: line {number} is no run of this study ({error})"
+                ) from None
+            if row["setting"] in SETTINGS and not path.exists():
+                write_json(path, row)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -80,6 +103,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, help="in this order")
     add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
+    add("--take-over", help="runs.csv of an earlier sitting: its runs are not done again")
     add("--changes", help="JSON file of values by dotted key that `base` gets, to try settings out")
     add("--one", help=argparse.SUPPRESS)
     add("--blend", type=float, help=argparse.SUPPRESS)

@@ -93,13 +93,18 @@ def _runs_table(rows: Sequence[Row], settings: Sequence[str]) -> str:
     for name in settings:
         mine = [r for r in rows if r["setting"] == name]
         body += [
-            [f"{name}, seed {row['seed']}", *(f"{float(row[k]):.3g}" for k in COLUMNS)]
+            [f"{name}, seed {row['seed']}", *(_figure(float(row[k])) for k in COLUMNS)]
             for row in mine
         ]
         if len(mine) > 1:
             means = (sum(float(r[k]) for r in mine) / len(mine) for k in COLUMNS)
-            body.append([f"**{name}, mean**", *(f"**{m:.3g}**" for m in means)])
+            body.append([f"**{name}, mean**", *(f"**{_figure(m)}**" for m in means)])
     return _table(["", *COLUMNS.values()], body)
+
+
+def _figure(value: float) -> str:
+    """Three digits; whole numbers from a thousand on."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -136,3 +136,23 @@ def test_takes_are_split_and_loss_is_fixed(tmp_path, shared_data, humanoid, monk
     first = held_out_loss(generator, held_out, humanoid)
     assert first == held_out_loss(with_sampling(generator, blend=0.1), held_out, humanoid)
     assert {"penetration", "target"}.isdisjoint(first)
+
+
+def test_runs_of_an_earlier_table_are_taken_over(tmp_path):
+    """Exactly the missing ones, with their numbers; a foreign table is refused by its line."""
+    for row in rows_of([1.0, 2.0], [4.0, 8.0]):
+        (tmp_path / f"{row['setting']}_{row['seed']}.json").write_text(json.dumps(row))
+    generator_study.report(tmp_path, tmp_path / "out")
+    table = tmp_path / "out" / "generator_study" / "runs.csv"
+    work = tmp_path / "again"
+    work.mkdir()
+    (work / "base_0.json").write_text('{"mine": true}')
+    generator_study.take_over(table, work)
+    names = {path.name for path in work.iterdir()}
+    assert names == {"base_0.json", "base_1.json", "upstream_0.json", "upstream_1.json"}
+    assert json.loads((work / "base_0.json").read_text()) == {"mine": True}
+    found = json.loads((work / "upstream_1.json").read_text())
+    assert (found["seed"], found["tpl"]) == (1, 8.0)
+    table.write_text("setting,seed,steps\nbase,none,3\n")
+    with pytest.raises(InputError, match=r"runs\.csv: line 2"):
+        generator_study.take_over(table, work)
