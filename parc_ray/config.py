@@ -18,7 +18,7 @@ from parc_ray.correction.config import CorrectionConfig
 from parc_ray.errors import InputError
 from parc_ray.pool_config import ChainPools, PoolConfig
 from parc_ray.synthesis.config import AugmentConfig, SynthesisConfig
-from parc_ray.terrain.difficulty import CurriculumConfig
+from parc_ray.terrain.curriculum import CurriculumConfig
 from parc_ray.terrain.generators import TerrainSpec
 
 _PLACEMENT_KEYS = ("name", "storage", "resources")
@@ -308,7 +308,8 @@ class ParcConfig:
     iterations: tuple[IterationConfig, ...] = (IterationConfig(),)
     """One entry per PARC iteration. ``--iterations N`` cuts it, or repeats its last entry."""
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
-    """Terrain difficulty by iteration, on top of each entry's own."""
+    """Terrain difficulty by iteration, or by the success of those before, on top of each entry's
+    own."""
     generator: DiffusionConfig = field(default_factory=DiffusionConfig)
     """Motion generator; its training budget comes from the iteration."""
     synthesis: SynthesisConfig = field(default_factory=SynthesisConfig)
@@ -336,7 +337,7 @@ class ParcConfig:
         require(self.seed >= 0, "seed", self.seed, "0 or more")
 
     def row(self, iteration: int) -> IterationConfig:
-        """Settings of PARC iteration ``iteration``, counted from 1, at its difficulty."""
+        """Settings of PARC iteration ``iteration``, counted from 1, at its scheduled difficulty."""
         row = self.iterations[iteration - 1]
         terrain = self.curriculum.scheduled(row.terrain, iteration)
         return row if terrain is row.terrain else replace(row, terrain=terrain)

@@ -95,13 +95,14 @@ def _iteration(
     new_tracker = Source(iteration=iteration, stage="train-tracker", output="tracker")
     recorded = Source(iteration=iteration, stage="record", output="recorded")
     evaluated = {"generator": new_generator, "motions": motions, "dataset": dataset}
+    success = _success(config, iteration) if config.curriculum.by == "success" else {}
 
     def stage(name: str, inputs: dict[str, Source]) -> PlannedStage:
         return PlannedStage(iteration=iteration, name=name, inputs=inputs)
 
     stages = [
         stage("train-generator", {"dataset": dataset, **warm_generator}),
-        stage("generate", {"generator": new_generator, "dataset": dataset}),
+        stage("generate", {"generator": new_generator, "dataset": dataset, **success}),
     ]
     added = motions
     if config.row(iteration).correct:
@@ -115,6 +116,16 @@ def _iteration(
     stages.append(stage("merge", {"dataset": dataset, "motions": added}))
     stages.append(stage("evaluate", evaluated))
     return stages
+
+
+def _success(config: ParcConfig, iteration: int) -> dict[str, Source]:
+    """What the difficulty of ``iteration`` follows: motions made before, and what was kept."""
+    found = {}
+    for k in range(1, iteration):
+        if config.row(k).correct:
+            found[f"motions_{k:02d}"] = Source(iteration=k, stage="generate", output="motions")
+            found[f"recorded_{k:02d}"] = Source(iteration=k, stage="record", output="recorded")
+    return found
 
 
 def _dataset(iteration: int) -> Source:

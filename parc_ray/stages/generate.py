@@ -26,6 +26,7 @@ from parc_ray.stages._operators import (
     PlanStep,
     RollOutStep,
 )
+from parc_ray.stages._success import row_and_factor
 from parc_ray.stages._throughput import log_item, write_throughput
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.pool import ItemResult, Operator, WorkItem, run_chain
@@ -41,12 +42,12 @@ GROWTH = 4
 def body(run: StageRun) -> StageOutputs:
     """Generate in rounds until enough motions are kept or enough terrains were tried."""
     config: ParcConfig = run.ctx.config
-    row = config.row(run.ctx.iteration)
+    row, factor = row_and_factor(run)
     character = load_character(config.character)
     pools = config.resources.generate_pools()
     together = pools.shared(capacity())
     run.log.info("[%s] %s", run.ctx.stage_path(run.name), describe(pools, together))
-    results = _rounds(run, row, operators(run, character, pools), pools, together)
+    results = _rounds(run, row, operators(run, row, character, pools), pools, together)
     clips = _first_motions(run, results, row.motions)
     parts = write_clips(run, clips, "motions")
     manifest = save_manifest(run, f"M~{run.ctx.iteration}", parts, character)
@@ -56,16 +57,19 @@ def body(run: StageRun) -> StageOutputs:
         rows={"motions": manifest.rows},
         metrics={
             **_metrics(results, clips, manifest.seconds),
+            "difficulty": row.terrain.difficulty,
+            "difficulty_factor": factor,
             **write_throughput(run, results),
         },
         worker_cpu_seconds=sum(r.cpu_s for r in results),
     )
 
 
-def operators(run: StageRun, character: Character, pools: ChainPools) -> list[Operator]:
+def operators(
+    run: StageRun, row: IterationConfig, character: Character, pools: ChainPools
+) -> list[Operator]:
     """The chain: plan, roll-out, optimise."""
     config: ParcConfig = run.ctx.config
-    row = config.row(run.ctx.iteration)
     synthesis = config.synthesis_for(run.ctx.iteration)
     storage, path = run.open_input("generator")
     pool = pools.operators
@@ -224,6 +228,7 @@ STAGE = StageSpec(
         "row": replace(config.row(iteration), generator=GeneratorBudget(), tracker=TrackerBudget()),
         "synthesis": config.synthesis_for(iteration),
         "character": config.character,
+        "curriculum": config.curriculum if config.curriculum.by == "success" else None,
     },
     body=body,
 )

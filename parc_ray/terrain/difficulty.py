@@ -1,4 +1,4 @@
-"""How hard a terrain is to cross, measured; and difficulty by iteration or by success.
+"""How hard a terrain is to cross, measured.
 
 ``TerrainSpec.difficulty`` is what is asked of a family; ``terrain_difficulty`` is what the ground
 that came out of it, or out of a scan, demands.
@@ -7,17 +7,13 @@ that came out of it, or out of a scan, demands.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from parc_ray.errors import InputError
 from parc_ray.terrain.heightfield import Heightfield
-from parc_ray.terrain.spec import TerrainSpec
 
 FloatArray = NDArray[np.float64]
 MAX_JUMP_M = 3.0
@@ -111,76 +107,3 @@ def _shifted(ids: NDArray[np.int64], direction: tuple[int, int], k: int, n: int)
         first = k * d if d >= 0 else n + k * d
         cut.append(slice(first, max(first, first + size - n * abs(d))))
     return ids[cut[0], cut[1]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurriculumConfig:
-    """Terrain difficulty by PARC iteration: a factor on that of each iteration's terrain."""
-
-    start: float = 1.0
-    """Factor in iteration 1. PARC: 1, the same terrain difficulty throughout."""
-    end: float = 1.0
-    """Factor from iteration ``iterations`` on, reached in equal steps. PARC: 1."""
-    iterations: int = 4
-    """Iterations over which the factor changes. PARC runs 4."""
-
-    def __post_init__(self) -> None:
-        """Refuse factors and lengths that are no schedule."""
-        for name in ("start", "end"):
-            value = getattr(self, name)
-            if not 0.0 <= value < math.inf:
-                raise InputError(f"curriculum.{name}: {value} is not allowed; give a number >= 0")
-        if self.iterations < 1:
-            raise InputError(
-                f"curriculum.iterations: {self.iterations} is not allowed; give 1 or more"
-            )
-
-    def factor(self, iteration: int) -> float:
-        """Factor of a PARC iteration, counted from 1."""
-        if self.iterations == 1:
-            return self.end
-        done = min(max(iteration - 1, 0) / (self.iterations - 1), 1.0)
-        return self.start + (self.end - self.start) * done
-
-    def scheduled(self, spec: TerrainSpec, iteration: int) -> TerrainSpec:
-        """The terrain of a PARC iteration (from 1); the same object where the factor is 1."""
-        factor = self.factor(iteration)
-        return spec if factor == 1.0 else replace(spec, difficulty=spec.difficulty * factor)
-
-
-def difficulty_by_success(
-    success: Sequence[float],
-    *,
-    start: float = 0.3,
-    step: float = 0.1,
-    lower_below: float = 0.3,
-    raise_above: float = 0.7,
-    bounds: tuple[float, float] = (0.1, 1.5),
-) -> float:
-    """Difficulty after rounds of known success: up a step when most succeed, down when few do.
-
-    A pure function of the whole history, so that a resumed run comes to the same value.
-
-    Args:
-        success: share that succeeded in each round so far, 0 to 1.
-        start: difficulty of the first round.
-        step: change per round.
-        lower_below: success rates below it make the next round easier.
-        raise_above: success rates above it make the next round harder.
-        bounds: least and greatest difficulty.
-
-    Returns:
-        Difficulty of the next round.
-
-    Raises:
-        InputError: a success rate outside 0 to 1, or thresholds out of order.
-    """
-    if lower_below > raise_above:
-        raise InputError(f"lower_below: {lower_below} is above raise_above, {raise_above}; swap")
-    level = min(max(start, bounds[0]), bounds[1])
-    for rate in success:
-        if not 0.0 <= rate <= 1.0:
-            raise InputError(f"success: {rate} is not a share; give numbers from 0 to 1")
-        change = step * ((rate > raise_above) - (rate < lower_below))
-        level = min(max(level + change, bounds[0]), bounds[1])
-    return level

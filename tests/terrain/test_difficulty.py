@@ -1,4 +1,4 @@
-"""Measured difficulty against worked numbers; schedules by iteration and by success."""
+"""Measured difficulty against worked numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from parc_ray.config import IterationConfig, ParcConfig
-from parc_ray.errors import InputError
-from parc_ray.terrain.difficulty import (
-    WINDOW_CELLS,
-    CurriculumConfig,
-    difficulty_by_success,
-    terrain_difficulty,
-)
+from parc_ray.terrain.difficulty import WINDOW_CELLS, terrain_difficulty
 from parc_ray.terrain.generators import TerrainSpec, make_terrain
 from parc_ray.terrain.heightfield import Heightfield
 
@@ -87,38 +80,3 @@ def test_large_terrains_are_measured_on_windows():
         for j in (0, w, 2 * w)
     ]
     assert terrain_difficulty(whole) == pytest.approx(np.mean(parts))
-
-
-def test_the_curriculum_rises_in_equal_steps_and_stays():
-    plan = CurriculumConfig(start=0.4, end=1.0, iterations=4)
-    assert [plan.factor(i) for i in (1, 2, 3, 4, 9)] == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0])
-    assert CurriculumConfig(start=0.5, end=0.7, iterations=1).factor(1) == 0.7
-    spec = TerrainSpec(difficulty=0.5)
-    assert plan.scheduled(spec, 2).difficulty == pytest.approx(0.3)
-    assert CurriculumConfig().scheduled(spec, 1) is spec
-    for bad in ({"start": -0.1}, {"end": float("inf")}, {"iterations": 0}):
-        with pytest.raises(InputError, match=f"curriculum.{next(iter(bad))}"):
-            CurriculumConfig(**bad)
-
-
-def test_a_runs_rows_follow_its_curriculum():
-    rows = tuple(IterationConfig(terrain=TerrainSpec(difficulty=d)) for d in (1.0, 1.0, 2.0))
-    plain = ParcConfig(iterations=rows)
-    assert plain.row(2) is rows[1]
-    config = ParcConfig(iterations=rows, curriculum=CurriculumConfig(start=0.2, iterations=3))
-    assert [config.row(i).terrain.difficulty for i in (1, 2, 3)] == pytest.approx([0.2, 0.6, 2.0])
-    longer = config.with_iterations(5)
-    assert longer.row(5).terrain.difficulty == 2.0
-    assert config.identity() != plain.identity()
-
-
-def test_success_moves_difficulty_and_bounds_hold_it():
-    kw = {"start": 0.5, "step": 0.1, "lower_below": 0.3, "raise_above": 0.7, "bounds": (0.3, 0.8)}
-    assert difficulty_by_success([], **kw) == 0.5
-    assert difficulty_by_success([0.9, 0.5, 0.7, 0.1], **kw) == pytest.approx(0.5)
-    assert difficulty_by_success([1.0] * 9, **kw) == 0.8
-    assert difficulty_by_success([0.0] * 9 + [0.8], **kw) == pytest.approx(0.4)
-    with pytest.raises(InputError, match="success"):
-        difficulty_by_success([1.2], **kw)
-    with pytest.raises(InputError, match="lower_below"):
-        difficulty_by_success([], lower_below=0.8, raise_above=0.7)
