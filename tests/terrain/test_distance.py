@@ -1,14 +1,13 @@
-"""Distances to columns against brute force, finite differences, worked numbers and a clock."""
+"""Distances to columns against brute force, finite differences, worked numbers; and their work."""
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from parc_ray.terrain.distance import (
     column_distance,
@@ -263,15 +262,32 @@ def test_negative_windows_are_refused():
         penetration_depth(torch.zeros(1, 1, 3), HeightfieldBatch.stack([random_terrain()]), -1)
 
 
-def test_the_training_loss_is_fast_enough():
-    """Batch 64, 630 points, 31 x 31 cells of 0.2 m, window 3: within 0.24 CPU-s, both ways."""
+class Elements(TorchDispatchMode):
+    """Counts the elements of all tensors that operations make: work, whatever the machine does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func._schema.returns and func._schema.returns[0].alias_info is None:
+            found = out if isinstance(out, tuple | list) else (out,)
+            self.made += sum(x.numel() for x in found if isinstance(x, torch.Tensor))
+        return out
+
+
+def test_the_training_loss_looks_at_few_columns():
+    """Batch 64, 630 points, 31 x 31 cells of 0.2 m, window 3, both ways.
+
+    Ours makes 270 elements per point, most for the few points that their own column does not
+    settle; one distance to each of the 49 columns of every window is 49 times three coordinates
+    and several operations.
+    """
     heights = torch.randn(64, 31, 31) * 0.5
     origin = torch.tensor([-2.0, -3.0]).expand(64, 2)
     points = (torch.randn(64, 630, 3) * torch.tensor([1.0, 1.0, 0.5])).requires_grad_()
-    best = float("inf")
-    for _ in range(5):
-        start = time.process_time()
+    with Elements() as work:
         depth = column_distance(points, heights, origin, 0.2, kind="depth", window=3)
         depth.square().sum().backward()
-        best = min(best, time.process_time() - start)
-    assert best < 0.24
+    assert work.made < 350 * 64 * 630
