@@ -17,6 +17,7 @@ from parc_ray.evaluation.metrics import clip_metrics
 from parc_ray.motion.clip import MotionClip, Provenance
 from parc_ray.stages._rollouts import (
     PlannedBatch,
+    families,
     load_generator_bytes,
     pack_clips,
     pack_plans,
@@ -55,6 +56,7 @@ class PlanStep:
         refused = [_rejection(k, None, f"no path: {v}") for k, v in batch.refused.items()]
         record = {
             "terrains": len(numbers),
+            "families": families(self.row.terrain, numbers, self.seed),
             "without_path": {str(k): v for k, v in batch.refused.items()},
             "rejected_terrains": refused,
         }

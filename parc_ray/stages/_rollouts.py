@@ -23,7 +23,7 @@ from parc_ray.motion.clip import MotionClip
 from parc_ray.synthesis.config import SynthesisConfig
 from parc_ray.synthesis.planning import PathResult, PlannedTerrain, plan_on_terrain
 from parc_ray.synthesis.rollout import Candidate, generate_candidates
-from parc_ray.terrain.generators import make_terrain
+from parc_ray.terrain.generators import drawn_spec, make_terrain
 from parc_ray.terrain.heightfield import Heightfield
 from parc_ray.terrain.spec import TerrainSpec
 
@@ -34,13 +34,22 @@ def mix(seed: int, *numbers: int) -> int:
 
 
 def load_generator_bytes(
-    content: bytes, character: Character, blend: float, device: str = "cpu"
+    content: bytes,
+    character: Character,
+    blend: float,
+    device: str = "cpu",
+    stride: int | None = None,
 ) -> tuple[DiffusionGenerator, str]:
-    """A generator from the bytes of its file, on ``device``, and their digest."""
+    """A generator from the bytes of its file, on ``device``, and their digest.
+
+    ``stride`` replaces the DDIM stride of the file.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "generator.pt"
         path.write_bytes(content)
-        generator = DiffusionGenerator.load(path, character, blend=blend, device=device)
+        generator = DiffusionGenerator.load(
+            path, character, blend=blend, stride=stride, device=device
+        )
     return generator, hashlib.sha256(content).hexdigest()
 
 
@@ -57,6 +66,11 @@ class PlannedBatch:
     numbers: list[int]
     planned: list[PlannedTerrain]
     refused: dict[int, str]
+
+
+def families(spec: TerrainSpec, numbers: Sequence[int], seed: int) -> dict[str, str]:
+    """Family of the terrain of each number: of those that are mixed, the one drawn."""
+    return {str(k): drawn_spec(spec, np.random.default_rng(mix(seed, 1, k))).kind for k in numbers}
 
 
 def plan_terrains(

@@ -32,6 +32,7 @@ __all__ = [
     "TEST_SET_VERSION",
     "TerrainSpec",
     "TestTerrain",
+    "drawn_spec",
     "fixed_test_terrains",
     "make_terrain",
     "make_terrains",
@@ -42,7 +43,13 @@ TerrainFamily = Callable[[np.random.Generator, TerrainSpec], Heightfield]
 
 
 def _mixed_terrain(rng: np.random.Generator, spec: TerrainSpec) -> Heightfield:
-    """A terrain of one of the families of ``spec.mix``, drawn by ``spec.mix_weights``."""
+    """A terrain of one of the families of ``spec.mix``."""
+    one = _one_of_the_mix(spec, rng)
+    return TERRAINS[one.kind](rng, one)
+
+
+def _one_of_the_mix(spec: TerrainSpec, rng: np.random.Generator) -> TerrainSpec:
+    """``spec`` for one of the families of ``spec.mix``, drawn by ``spec.mix_weights``."""
     for name in spec.mix:
         if name not in TERRAINS or name == "mixed":
             raise InputError(
@@ -50,8 +57,7 @@ def _mixed_terrain(rng: np.random.Generator, spec: TerrainSpec) -> Heightfield:
                 f"{', '.join(sorted(set(TERRAINS) - {'mixed'}))}"
             )
     weights = np.asarray(spec.mix_weights or [1.0] * len(spec.mix))
-    kind = spec.mix[int(rng.choice(len(spec.mix), p=weights / weights.sum()))]
-    return TERRAINS[kind](rng, replace(spec, kind=kind))
+    return replace(spec, kind=spec.mix[int(rng.choice(len(spec.mix), p=weights / weights.sum()))])
 
 
 TERRAINS: dict[str, TerrainFamily] = {
@@ -76,11 +82,11 @@ TEST_SET_VERSION = 1
 """Raised whenever ``fixed_test_terrains`` would return other terrains for the same arguments."""
 
 
-def make_terrain(spec: TerrainSpec, rng: np.random.Generator) -> Heightfield:
-    """One random terrain, centred on the world origin; a function of ``spec`` and ``rng`` only.
+def drawn_spec(spec: TerrainSpec, rng: np.random.Generator) -> TerrainSpec:
+    """What the next terrain of ``rng`` will be: its own difficulty, and its family if mixed.
 
     Raises:
-        InputError: unknown family, or one that made heights that are not finite.
+        InputError: unknown family.
     """
     if spec.kind not in TERRAINS:
         raise InputError(
@@ -89,9 +95,19 @@ def make_terrain(spec: TerrainSpec, rng: np.random.Generator) -> Heightfield:
     if spec.difficulty_spread > 0.0:
         easier = spec.difficulty_spread * rng.random()
         spec = replace(spec, difficulty=spec.difficulty * (1.0 - easier))
-    terrain = TERRAINS[spec.kind](rng, spec)
-    scaled = replace(terrain, heights=terrain.heights * spec.difficulty)
-    return scaled.validate(f"terrain of kind {spec.kind!r}")
+    return _one_of_the_mix(spec, rng) if spec.kind == "mixed" else spec
+
+
+def make_terrain(spec: TerrainSpec, rng: np.random.Generator) -> Heightfield:
+    """One random terrain, centred on the world origin; a function of ``spec`` and ``rng`` only.
+
+    Raises:
+        InputError: unknown family, or one that made heights that are not finite.
+    """
+    own = drawn_spec(spec, rng)
+    terrain = TERRAINS[own.kind](rng, own)
+    scaled = replace(terrain, heights=terrain.heights * own.difficulty)
+    return scaled.validate(f"terrain of kind {own.kind!r}")
 
 
 def make_terrains(spec: TerrainSpec, n: int, seed: int) -> list[Heightfield]:

@@ -23,7 +23,13 @@ from parc_ray.terrain.family_specs import (
     StonesSpec,
     WallsSpec,
 )
-from parc_ray.terrain.generators import TERRAINS, TerrainSpec, make_terrain, make_terrains
+from parc_ray.terrain.generators import (
+    TERRAINS,
+    TerrainSpec,
+    drawn_spec,
+    make_terrain,
+    make_terrains,
+)
 
 OBSTACLES = ["slopes", "rubble", "stones", "gaps", "beams", "walls", "ruins"]
 GRADED = sorted(set(TERRAINS) - {"flat", "file"})
@@ -198,6 +204,14 @@ def test_mixes_draw_families_by_weight():
     rng.choice(1, p=[1.0])
     alone = TERRAINS["gaps"](rng, replace(one, kind="gaps"))
     assert torch.equal(make_terrain(one, np.random.default_rng(5)).heights, alone.heights)
+    whole = TerrainSpec(kind="mixed", cells=(8, 8), difficulty_spread=0.5)
+    for seed in range(20):
+        own = drawn_spec(whole, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        drawn_spec(whole, rng)
+        direct = TERRAINS[own.kind](rng, own).heights * own.difficulty
+        assert own.kind in whole.mix
+        assert torch.equal(make_terrain(whole, np.random.default_rng(seed)).heights, direct)
     assert set(TerrainSpec().mix) == set(GRADED) - {"slice", "mixed"}
     for bad in ("mountains", "mixed"):
         with pytest.raises(InputError, match=rf"terrain.mix: '{bad}'"):
