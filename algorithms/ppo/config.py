@@ -111,6 +111,9 @@ class TrackerConfig:
     """Lowest learnt deviation."""
     std_ceiling: float = 1.0
     """Highest learnt deviation."""
+    noise_memory: float = 0.0
+    """Share of a step's exploration noise that is carried into the next, in [0, 1): above 0 the
+    noise is correlated in time. PARC: 0."""
     mean_init: float = 0.01
     """Half range of the uniform start weights of the mean layer. PARC: 0.01."""
 
@@ -183,6 +186,8 @@ class TrackerConfig:
             value = getattr(self, name)
             _require(value is None or value > 0, name, value, "none and numbers above 0")
         _require(0 < self.gamma < 1, "gamma", self.gamma, "numbers in (0, 1)")
+        memory = self.noise_memory
+        _require(0 <= memory < 1, "noise_memory", memory, "0 to below 1")
         _require(0 <= self.lam <= 1, "lam", self.lam, "numbers in [0, 1]")
         _require(bool(self.hidden) and min(self.hidden) >= 1, "hidden", self.hidden, "sizes >= 1")
         self._check_order()

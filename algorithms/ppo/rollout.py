@@ -108,9 +108,21 @@ class LogSums:
 class Sampler:
     """Steps one vector environment under a policy and keeps what must survive between fragments."""
 
-    def __init__(self, env: TrackingEnv, horizon: int, seed: int, device: torch.device) -> None:
-        """Allocate the fragment buffers; the environment is reset at the first fragment."""
+    def __init__(
+        self,
+        env: TrackingEnv,
+        horizon: int,
+        seed: int,
+        device: torch.device,
+        noise_memory: float = 0.0,
+    ) -> None:
+        """Allocate the fragment buffers; the environment is reset at the first fragment.
+
+        ``noise_memory``: share of the noise that is added to the next action as well. What is
+        carried over counts as a part of the environment, so the recorded densities stay exact.
+        """
         self.env, self.horizon, self.device = env, horizon, device
+        self.noise_memory = noise_memory
         n, o, a = env.num_envs, env.obs_dim, env.action_dim
         self.rng = torch.Generator(device=device).manual_seed(seed)
         self._obs = torch.empty(horizon + 1, n, o, device=device)
@@ -120,6 +132,7 @@ class Sampler:
         self._reward = torch.empty(horizon, n, device=device)
         self._terminated = torch.empty(horizon, n, dtype=torch.bool, device=device)
         self._truncated = torch.empty(horizon, n, dtype=torch.bool, device=device)
+        self._carried = torch.zeros(n, a, device=device)
         self.length = torch.zeros(n, device=device)
         self.total = torch.zeros(n, device=device)
         self.started = False
@@ -147,11 +160,19 @@ class Sampler:
             mean = policy.act_mean(self._obs[t])
             self._mean[t] = mean
             torch.add(mean, self._noise[t], out=self._action[t])
-            result = self.env.step(self._action[t])
+            result = self.env.step(self._executed(t))
             self._store(t, result, ends)
             logs.add(result.log)
         rollout = self._fragment(policy.log_std.detach().clone(), ends)
         return rollout, self._metrics(rollout, logs, ends, time.perf_counter() - start)
+
+    def _executed(self, t: int) -> Tensor:
+        """The action of step t with what is carried over from earlier noise."""
+        if self.noise_memory == 0.0:
+            return self._action[t]
+        executed = self._action[t] + self._carried
+        self._carried.add_(self._noise[t]).mul_(self.noise_memory)
+        return executed
 
     def _store(self, t: int, result: StepResult, ends: _Ends) -> None:
         self._obs[t + 1] = result.obs
@@ -169,6 +190,7 @@ class Sampler:
             ends.total += float(self.total[ids].sum())
             self.length[ids] = 0.0
             self.total[ids] = 0.0
+            self._carried[ids] = 0.0
 
     def _fragment(self, log_std: Tensor, ends: _Ends) -> Rollout:
         final_index = torch.cat(ends.index) if ends.index else torch.zeros(0, dtype=torch.long)
@@ -212,6 +234,7 @@ class Sampler:
             "obs": self._obs[-1].clone(),
             "length": self.length.clone(),
             "total": self.total.clone(),
+            "carried": self._carried.clone(),
             "started": self.started,
         }
 
@@ -223,6 +246,7 @@ class Sampler:
         self._obs[-1] = state["obs"].to(self.device)
         self.length.copy_(state["length"])
         self.total.copy_(state["total"])
+        self._carried.copy_(state.get("carried", torch.zeros_like(self._carried)))
         self.started = bool(state["started"])
 
 

@@ -87,7 +87,8 @@ class TensorEnvRunner(EnvRunner, Checkpointable):
         env = make_tracking_env(self.config, self.worker_index, self.num_workers)
         self.env = env
         seed = self.knobs.seed + 7919 * (self.worker_index + 1)
-        self.sampler = Sampler(env, self.knobs.horizon, seed, self.device)
+        memory = self.knobs.noise_memory
+        self.sampler = Sampler(env, self.knobs.horizon, seed, self.device, memory)
 
     def make_module(self) -> None:
         """Create the inference-only policy; local and colocated placements share the learner's."""

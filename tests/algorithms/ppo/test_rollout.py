@@ -75,6 +75,28 @@ def test_fragment_tells_the_same_story_as_stepping_by_hand():
     assert metrics["failure_rate"] == pytest.approx(float(rollout.terminated.float().mean()))
 
 
+def test_carried_noise_moves_the_environment_and_not_the_densities():
+    """Replaying a + c by hand, c' = m (c + noise) and 0 after an end, gives the same rewards."""
+    module = make_module()
+    sampler = Sampler(ToyLine(6, 0), 50, 0, torch.device("cpu"), noise_memory=0.6)
+    rollout, _ = sampler.run(module)
+    env = ToyLine(6, 0)
+    env.reset()
+    carried = torch.zeros(6, 2)
+    for t in range(50):
+        step = env.step(rollout.action[t] + carried)
+        torch.testing.assert_close(rollout.reward[t], step.reward)
+        carried = 0.6 * (carried + rollout.action[t] - rollout.mean[t])
+        carried[step.final_ids] = 0.0
+    assert carried.abs().max() > 0
+    expected = log_prob(rollout.mean, rollout.log_std, rollout.action)
+    torch.testing.assert_close(rollout.log_prob, expected)
+    saved = sampler.state_dict()
+    other = Sampler(ToyLine(6, 5), 50, 9, torch.device("cpu"), noise_memory=0.6)
+    other.load_state_dict(saved)
+    assert_same(clone(sampler.run(module)[0]), other.run(module)[0])
+
+
 def test_actions_are_the_mean_plus_noise_of_the_stated_deviation():
     module = make_module()
     rollout, _ = make_sampler(64, 40).run(module)
