@@ -1,0 +1,207 @@
+"""Learning to track single real clips: curves over CPU time, seeds, and what helped.
+
+    python benchmarks/tracker_study.py --work runs/tracker --out docs/results
+
+Every training is a process of its own with one thread, without a cluster; it tests itself every
+``--every`` CPU-seconds and writes its curve, its checkpoint and at its end one JSON file below
+``--work``. Stopped and started again with the same words, the study goes on where it was. Tables,
+pictures and page are written anew after each result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.tracker_study_parts import Training, default_data, load_take, setting
+from benchmarks.tracker_study_plan import GOALS, PLAN, VARIANTS
+from benchmarks.tracker_study_report import write_report
+from parc_ray.character.character import load_character
+from parc_ray.errors import InputError
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: ``take:variant:seed:cpu_s``."""
+
+    take: str
+    variant: str
+    seed: int
+    cpu_s: float
+
+    @classmethod
+    def parse(cls, text: str) -> Run:
+        """Read ``take:variant:seed:cpu_s``.
+
+        Raises:
+            InputError: another form, or a variant that is unknown.
+        """
+        parts = text.split(":")
+        try:
+            take, variant, seed, cpu_s = parts
+            run = cls(take, variant, int(seed), float(cpu_s))
+        except ValueError as error:
+            raise InputError(f"--runs {text}: give take:variant:seed:cpu_s") from error
+        if variant not in VARIANTS:
+            known = ", ".join(VARIANTS)
+            raise InputError(f"--runs {text}: variant '{variant}' is unknown; use one of {known}")
+        return run
+
+    @property
+    def name(self) -> str:
+        """Name of its folder and result."""
+        return f"{self.take}__{self.variant}__{self.seed}"
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.take}:{self.variant}:{self.seed}:{self.cpu_s:g}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the study, or one piece of it."""
+    options = arguments().parse_args(argv)
+    work = Path(options.work)
+    work.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    out = Path(options.out) if options.out else work
+    if options.one:
+        one_run(work, options.data, Run.parse(options.one), options.every)
+    elif options.report:
+        write_report(work, out)
+    else:
+        drive(work, out, options)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--work", required=True, help="directory of checkpoints and results; kept and gone on with")
+    add("--out", default=None, help="directory of the page (default: --work)")
+    add("--data", default=default_data(), help="PARC's initial clips (%(default)s)")
+    add("--runs", nargs="+", default=list(PLAN), help="take:variant:seed:cpu_s, in this order")
+    add("--every", type=float, default=75.0, help="CPU time between tests, s (%(default)s)")
+    add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
+    add("--report", action="store_true", help="only write tables, pictures and page")
+    add("--one", help=argparse.SUPPRESS)
+    return parser
+
+
+def one_run(work: Path, data: str, run: Run, every_s: float) -> None:
+    """Train and test one run; ends early once the goal of its clip is reached and confirmed.
+
+    Writes ``<name>/curve.csv`` at every test and ``<name>.json`` at the end. A goal counts as
+    reached where the test during training and a test of the same policy with fresh seeds both do.
+    """
+    preset, changes = VARIANTS[run.variant]
+    config = setting(preset, run.seed, changes)
+    character = load_character("humanoid")
+    clip = load_take(data, run.take, character, config.cell_size)
+    goal = GOALS.get(run.take, 0.8)
+    training = Training(character, [clip], config, work / run.name)
+    confirmed: dict[str, float] | None = None
+    try:
+        if not training.rows:
+            training.test()
+        while training.used_s < run.cpu_s and confirmed is None:
+            training.iterate()
+            over = training.used_s >= run.cpu_s
+            if over or training.used_s >= every_s * (len(training.rows)):
+                row = training.test()
+                if row["start_completed"] >= goal:
+                    figures = training.retest()
+                    confirmed = figures if figures["start_completed"] >= goal else None
+                training.save()
+                write_curve(work / run.name / "curve.csv", training.rows)
+                print(json.dumps({k: round(v, 4) for k, v in row.items()}), flush=True)
+        figures = confirmed or training.retest()
+    finally:
+        training.close()
+    last = training.rows[-1]
+    result = {
+        "take": run.take,
+        "variant": run.variant,
+        "seed": run.seed,
+        "frames": clip.num_frames,
+        "budget_cpu_s": run.cpu_s,
+        "cpu_s": last["cpu_s"],
+        "test_cpu_s": last["test_cpu_s"],
+        "samples": last["samples"],
+        "goal": goal,
+        "reached_cpu_s": last["cpu_s"] if confirmed else None,
+        "best_start_completed": training.best[0],
+        **{f"fresh_{k}": v for k, v in figures.items()},
+    }
+    write_json(work / f"{run.name}.json", result)
+
+
+def drive(work: Path, out: Path, options: argparse.Namespace) -> None:
+    """Keep ``--jobs`` processes busy until every run has its result."""
+    runs = [Run.parse(text) for text in options.runs]
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    failed: set[str] = set()
+    while True:
+        for name, process in list(running.items()):
+            code = process.poll()
+            if code is not None:
+                del running[name]
+                if code:
+                    failed.add(name)
+                print(f"{time.strftime('%H:%M:%S')} {name}: {'failed' if code else 'done'}")
+                write_report(work, out)
+        busy = {*running, *failed}
+        ready = [r for r in runs if r.name not in busy and not (work / f"{r.name}.json").exists()]
+        for run in ready[: max(0, options.jobs - len(running))]:
+            running[run.name] = start(work, options, run)
+        if not running:
+            break
+        time.sleep(2.0)
+    write_report(work, out)
+    if failed:
+        raise SystemExit(f"{', '.join(sorted(failed))} failed; see {work}/*.log; start again")
+
+
+def start(work: Path, options: argparse.Namespace, run: Run) -> subprocess.Popen[bytes]:
+    """Start one run; its output goes to ``<name>.log``."""
+    words = ["--work", str(work), "--data", options.data, "--every", f"{options.every:g}"]
+    command = [sys.executable, __file__, *words, "--one", str(run)]
+    with (work / f"{run.name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+    print(f"{time.strftime('%H:%M:%S')} {run.name}: process {process.pid}", flush=True)
+    return process
+
+
+def write_curve(path: Path, rows: Sequence[dict[str, float]]) -> None:
+    """Write all tests of a run, one row each, whole or not at all."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, row: dict[str, object]) -> None:
+    """Write a result whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(row, indent=1))
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    main()
