@@ -21,10 +21,18 @@ _TILT_RAD = np.deg2rad(35.0)
 _SHADES = (1.0, 0.78, 0.6)
 """Brightness of tops, of walls to the one side and of walls to the other."""
 _COLOURS = 64
+_UNREACHABLE = (0.86, 0.42, 0.30, 1.0)
 
 
-def draw_terrain(terrain: Heightfield, title: str) -> Figure:
+def draw_terrain(
+    terrain: Heightfield, title: str, reachable: NDArray[np.bool_] | None = None
+) -> Figure:
     """Draw a terrain's columns, far ones first, coloured by height.
+
+    Args:
+        terrain: the ground.
+        title: before size and heights.
+        reachable: (X, Y) cells; the others are red.
 
     Raises:
         InputError: more cells than can be seen.
@@ -35,7 +43,8 @@ def draw_terrain(terrain: Heightfield, title: str) -> Figure:
             f"--picture: {heights.size} cells are too many, up to {MAX_CELLS} can be drawn; use "
             "larger cells or a crop (kind file)"
         )
-    faces, colours = _faces(heights, terrain.cell_size)
+    lost = np.zeros(heights.shape, bool) if reachable is None else ~reachable
+    faces, colours = _faces(heights, terrain.cell_size, lost)
     figure = Figure(figsize=(4.4, 3.1), dpi=110, layout="constrained")
     axes = figure.subplots()
     axes.add_collection(
@@ -45,7 +54,10 @@ def draw_terrain(terrain: Heightfield, title: str) -> Figure:
     axes.set_aspect("equal")
     axes.set_axis_off()
     size = " x ".join(f"{n * terrain.cell_size:.4g}" for n in terrain.shape)
-    axes.set_title(f"{title}: {size} m, {heights.min():.1f} to {heights.max():.1f} m", fontsize=8)
+    said = f"{title}: {size} m, {heights.min():.1f} to {heights.max():.1f} m"
+    if lost.any():
+        said += f"; red: {100 * lost.mean():.1f} % out of reach"
+    axes.set_title(said, fontsize=8)
     return figure
 
 
@@ -59,7 +71,7 @@ def small_png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def _faces(heights: NDArray, cell: float) -> tuple[NDArray, NDArray]:
+def _faces(heights: NDArray, cell: float, lost: NDArray[np.bool_]) -> tuple[NDArray, NDArray]:
     """Visible faces in drawing order, (F, 4, 2) on the picture, and their colours (F, 4)."""
     nx, ny = heights.shape
     i, j = np.meshgrid(np.arange(nx), np.arange(ny), indexing="ij")
@@ -74,6 +86,7 @@ def _faces(heights: NDArray, cell: float) -> tuple[NDArray, NDArray]:
     wall_y = _quads(((x0, y0), (x1, y0), (x1, y0), (x0, y0)), (heights, heights, front_y, front_y))
     span = max(float(np.ptp(heights)), 1e-6)
     base = mpl.colormaps["YlGnBu_r"](0.15 + 0.75 * (heights - heights.min()) / span)
+    base[lost] = _UNREACHABLE
     shades = np.array([[s, s, s, 1.0] for s in _SHADES])
     colours = base[:, :, None] * shades
     faces = np.stack([top, wall_x, wall_y], axis=2)

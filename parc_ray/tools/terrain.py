@@ -51,7 +51,8 @@ def run(argv: list[str]) -> None:
     made, notes = _made(options)
     # The picture first: it may be refused, and a map is never written over.
     if options.picture:
-        _write(Path(options.picture), small_png(draw_terrain(made.terrain, options.source)))
+        picture = draw_terrain(made.terrain, options.source, made.reachable)
+        _write(Path(options.picture), small_png(picture))
     if options.out:
         notes.append(f"sha256 {save_map(options.out, made)}")
     print(_summary(options.source, made))

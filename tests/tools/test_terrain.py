@@ -8,8 +8,10 @@ import torch
 from PIL import Image
 
 from parc_ray.errors import InputError
+from parc_ray.evaluation.terrain_pictures import draw_terrain
 from parc_ray.terrain.files import content_hash, load_map
 from parc_ray.terrain.generators import TerrainSpec, make_terrain
+from parc_ray.terrain.heightfield import Heightfield
 from parc_ray.tools import terrain as tool
 
 
@@ -39,6 +41,20 @@ def test_a_file_becomes_a_map(tmp_path, capsys):
     held = load_map(tmp_path / "hill.npz")
     assert held.terrain.shape == (15, 20)
     assert "lowered by 100.000 m" in capsys.readouterr().out
+
+
+def test_pictures_mark_what_cannot_be_reached():
+    heights = torch.zeros(8, 8)
+    heights[2:4, 5:8] = 5.0
+    ground = Heightfield(heights=heights, origin=torch.zeros(2))
+    plain = draw_terrain(ground, "m")
+    marked = draw_terrain(ground, "m", heights.numpy() < 1.0)
+    assert "out of reach" not in plain.axes[0].get_title()
+    assert "red: 9.4 % out of reach" in marked.axes[0].get_title()
+    colours = [f.axes[0].collections[0].get_facecolor() for f in (plain, marked)]
+    red = [((c[:, 0] > 1.5 * c[:, 1]) & (c[:, 0] > 1.5 * c[:, 2])).sum() for c in colours]
+    # Six tops, the sides of three along x and of two along y.
+    assert red == [0, 6 + 3 + 2]
 
 
 def test_wrong_words_are_refused_and_nothing_is_written(tmp_path):
