@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from parc_ray.errors import InputError
 from parc_ray.motion.rotation_features import RotationForm
+from parc_ray.precision import PRECISIONS, Precision
 from parc_ray.terrain.local_grid import GridSpec
 
 
@@ -233,15 +234,15 @@ class SamplingConfig:
     (``distill``), which have stride, s and both branches of their teacher inside. PARC: ddim."""
     steps: int = 2
     """Evaluations of the network per window by the few-step sampler. PARC: none."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the network when sampling. bfloat16 pays with processors that multiply it
-    natively, and for batches. PARC: float32."""
+    precision: Precision = "float32"
+    """Arithmetic of the network when sampling; `auto`: bfloat16 where the processor has it, which
+    pays for batches. PARC: float32."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
         for name, known in (
             ("sampler", ("ddim", "few_step")),
-            ("precision", ("float32", "bfloat16")),
+            ("precision", PRECISIONS),
         ):
             value = getattr(self, name)
             _require(value in known, f"sampling.{name}", value, " or ".join(known))
@@ -305,8 +306,9 @@ class TrainConfig:
     """A training stops after so many reports in a row below that."""
     frozen_after: int = 20_000
     """Steps from which such reports count even if the samples have never moved more."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the network; losses stay in float32. PARC: float32."""
+    precision: Precision = "float32"
+    """Arithmetic of the network; losses stay in float32. `auto`: bfloat16 where the processor has
+    it. PARC: float32."""
     compile: bool = False
     """Compile the network with torch.compile. PARC: false."""
     torch_threads: int | None = None
@@ -317,6 +319,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Check ranges."""
         _require(self.steps >= 0, "train.steps", self.steps, "0 or more")
+        _require(
+            self.precision in PRECISIONS, "train.precision", self.precision, " or ".join(PRECISIONS)
+        )
         starts = self.start_windows
         _require(starts >= 0, "train.start_windows", starts, "0 or more")
         _require(self.pictures >= 0, "train.pictures", self.pictures, "0 or more")

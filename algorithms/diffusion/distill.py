@@ -41,6 +41,7 @@ from algorithms.diffusion.trainer import learning_rate, private_randomness
 from parc_ray.character.character import Character
 from parc_ray.character.surface import surface_points
 from parc_ray.errors import InputError
+from parc_ray.precision import PRECISIONS, Precision
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +81,8 @@ class DistillConfig:
     """Limit of the gradient norm."""
     ema_decay: float = 0.99
     """Decay of the averaged weights, which are the ones sampled from."""
-    teacher_precision: str = "bfloat16"
-    """Arithmetic of the teacher: float32 or bfloat16."""
+    teacher_precision: Precision = "auto"
+    """Arithmetic of the teacher; `auto`: bfloat16 where the processor has it."""
     report_every: int = 100
     """Optimiser steps between checkpoints and lines of the log."""
     torch_threads: int | None = None
@@ -99,8 +100,8 @@ class DistillConfig:
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
         for name in ("learning_rate", "clip_norm"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
-        known = self.teacher_precision in ("float32", "bfloat16")
-        _require(known, "teacher_precision", self.teacher_precision, "float32 or bfloat16")
+        known = self.teacher_precision in PRECISIONS
+        _require(known, "teacher_precision", self.teacher_precision, " or ".join(PRECISIONS))
 
     def optimisation(self) -> TrainConfig:
         """The part that the training of a generator has as well."""

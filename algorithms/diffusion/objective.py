@@ -23,6 +23,7 @@ from algorithms.diffusion.schedule import NoiseSchedule
 from parc_ray.character.character import Character
 from parc_ray.character.surface import surface_points
 from parc_ray.motion.features import FeatureStats
+from parc_ray.precision import low_precision
 
 Network = Callable[[Tensor, Tensor, Conditions], Tensor]
 """Predicts normalised x0 (N, T, F) from (x, t, conditions)."""
@@ -75,5 +76,5 @@ class Objective:
         return self.schedule.snr(t).float().clamp_max(gamma) / gamma
 
     def _arithmetic(self) -> Any:
-        low = self.config.train.precision == "bfloat16"
+        low = low_precision(self.config.train.precision, self.device)
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low)

@@ -38,7 +38,7 @@ def upstream() -> DiffusionConfig:
 
 
 def base() -> DiffusionConfig:
-    """Our best settings: 25 terrain tokens, better use of samples, a rate schedule, bfloat16.
+    """Our best settings: 25 terrain tokens, better use of samples, a rate schedule.
 
     What keeps roll-outs on the ground was measured (docs/results/generator_study.md): heights
     around the root on a short way in, windows that return to the data, corrections of a linear
@@ -65,7 +65,7 @@ def base() -> DiffusionConfig:
             keep_optimizer=False,
             start_windows=128,
             report_every=2_000,
-            precision="bfloat16",
+            precision="auto",
         ),
     )
 

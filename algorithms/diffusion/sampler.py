@@ -9,7 +9,6 @@ A distilled network (``distill``) needs one branch and few steps: ``sample_few_s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,13 +16,12 @@ from torch import Tensor
 from algorithms.diffusion.conditions import Conditions
 from algorithms.diffusion.denoiser import ConditionTokens, Denoiser, Workspace, insert_past
 from algorithms.diffusion.schedule import NoiseSchedule
-
-Precision = Literal["float32", "bfloat16"]
+from parc_ray.precision import Precision, low_precision
 
 
 def _arithmetic(like: Tensor, precision: Precision) -> torch.autocast:
     """Context in which the network computes in ``precision`` on the device of ``like``."""
-    low = precision == "bfloat16"
+    low = low_precision(precision, like.device)
     return torch.autocast(like.device.type, dtype=torch.bfloat16, enabled=low)
 
 

@@ -153,7 +153,8 @@ class TrackerConfig:
     threads: int = 1
     """Torch threads of each process that samples or learns."""
     bf16: bool = False
-    """Hidden layers in bfloat16 during the update (output layers and losses stay float32)."""
+    """Hidden layers in bfloat16 during the update (output layers and losses stay float32), on
+    devices that multiply it natively; on others it would be slower, and all is float32."""
     sample_timeout_s: float = 300.0
     """Seconds after which a silent runner is left out of an iteration."""
 

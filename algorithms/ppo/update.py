@@ -21,6 +21,7 @@ from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.losses import adapt_lr, bound_loss, entropy, gaussian_kl, log_prob, surrogate
 from algorithms.ppo.module import ActorCritic
 from algorithms.ppo.rollout import Rollout
+from parc_ray.precision import bf16_is_native
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class Updater:
         self.module, self.optimiser, self.config = module, optimiser, config
         self.reducer = Reducer(world)
         self.device = module.log_std.device
+        self.bf16 = config.bf16 and bf16_is_native(self.device.type)
         self.rng = torch.Generator().manual_seed(config.seed + 104_729 * (rank + 1))
         self.lr = config.lr
         self.iteration = 0
@@ -162,11 +164,11 @@ class Updater:
         """Values, advantages and targets of a fragment, flattened for the minibatch loop."""
         config, module = self.config, self.module
         steps, num_envs = rollout.reward.shape
-        dtype = torch.bfloat16 if config.bf16 else torch.float32
+        dtype = torch.bfloat16 if self.bf16 else torch.float32
         obs = module.normaliser(rollout.obs).to(dtype)
-        values = module.critic(obs, config.bf16).squeeze(-1)
+        values = module.critic(obs, self.bf16).squeeze(-1)
         final_obs = module.normaliser(rollout.final_obs).to(dtype)
-        final_values = module.critic(final_obs, config.bf16).squeeze(-1)
+        final_values = module.critic(final_obs, self.bf16).squeeze(-1)
         scale = config.reward_scale
         bounds = config.value_bounds
         if bounds is not None:
@@ -250,8 +252,8 @@ class Updater:
     def _step(self, batch: Batch) -> dict[str, float] | None:
         """One gradient step; None where it was not finite and therefore left out."""
         config, module = self.config, self.module
-        mean = module.actor(batch.obs, config.bf16)
-        value = module.critic(batch.obs, config.bf16).squeeze(-1)
+        mean = module.actor(batch.obs, self.bf16)
+        value = module.critic(batch.obs, self.bf16).squeeze(-1)
         log_ratio = log_prob(mean, module.log_std, batch.action) - batch.log_prob
         policy_loss = surrogate(log_ratio, batch.advantage, config.clip)
         value_loss = (value - batch.target).square().mean()
