@@ -21,6 +21,7 @@ from torch import Tensor
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.surface import place_points, sole_points, surface_points
+from parc_ray.data.up_axis import sole_indices, y_up_gain
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.contacts import foot_slide
@@ -101,6 +102,8 @@ class CheckConfig:
     """rad, furthest that a dof leaves its range."""
     root_speed: Limit = Limit(warn=9.0, fail=20.0)
     """m/s, greatest speed of the root between two frames."""
+    y_up: Limit = Limit(warn=5.0, fail=12.0)
+    """%, frames in which the body is borne only if y is taken for up."""
 
 
 class ClipFacts:
@@ -236,6 +239,13 @@ def root_speed(facts: ClipFacts) -> float:
     return float(steps.max()) * facts.clip.fps if len(steps) else 0.0
 
 
+def y_up(facts: ClipFacts) -> float:
+    """Percent of the frames that gain a standing foot if y is taken for up."""
+    frames = facts.clip.frames
+    soles = sole_indices(facts.character)
+    return y_up_gain(facts.points, soles, frames.root_pos, frames.root_rot, facts.clip.fps)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """One check."""
@@ -337,6 +347,12 @@ CHECKS: tuple[Check, ...] = (
         unit="m/s",
         measure=root_speed,
         remedy="positions are metres: check unit and frame rate, or try --repair",
+    ),
+    Check(
+        name="y_up",
+        unit="%",
+        measure=y_up,
+        remedy="y points up in it and z should: turn (x, y, z) to (x, -z, y), or try --repair",
     ),
 )
 """All checks, in the order in which they are reported. A new one is an entry and a limit."""

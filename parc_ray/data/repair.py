@@ -1,10 +1,10 @@
 """What can be mended in a motion without guessing much, and what was changed.
 
 ``repair_motion`` works on what an importer read leniently (``raw.reading_to_repair``): frames that
-are NaN or that jump away from their neighbours are interpolated, rotations by slerp.
-``repair_floor`` moves a motion that hovers over its own terrain, or stands in it, onto it. Both
-return lines that say what they did; longer faults are refused, because filling them would invent
-motion.
+are NaN or that jump away from their neighbours are interpolated, rotations by slerp. ``turn_up``
+turns a motion that was written with y up. ``repair_floor`` moves a motion that hovers over its own
+terrain, or stands in it, onto it. All return lines that say what they did; longer faults are
+refused, because filling them would invent motion.
 
 Legend: T frames, J joints, D dofs.
 """
@@ -21,10 +21,12 @@ from parc_ray.character import rotations as rot
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import dof_to_joint_rot, fk_from_dof, joint_rot_to_dof
 from parc_ray.character.skeleton import Skeleton
-from parc_ray.character.surface import place_points, sole_points
+from parc_ray.character.surface import place_points, sole_points, surface_points
 from parc_ray.data.importers.raw import RawMotion
+from parc_ray.data.up_axis import best_reading, root_as_read, sole_indices
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
+from parc_ray.motion.resample import PARC_FPS
 
 _EDGES = 2  # the good frames on both sides of a spike
 _AXES = ("x", "y", "z")
@@ -282,6 +284,33 @@ def _spikes(
 def _distance(a: Tensor, b: Tensor) -> Tensor:
     """Angle between quaternions, distance between positions (..., n)."""
     return rot.quat_angle(a, b) if a.shape[-1] == 4 else (a - b).norm(dim=-1)
+
+
+@torch.no_grad()
+def turn_up(raw: RawMotion, character: Character, limit: float) -> tuple[RawMotion, list[str]]:
+    """Turn a motion with y up to z up.
+
+    Args:
+        raw: a motion without NaN; one with a terrain of its own is left alone.
+        character: whose motion it is.
+        limit: gain of ``up_axis.y_up_gain`` (%) beyond which it is turned.
+
+    Returns:
+        The motion, the same object where nothing was wrong, and one line on what was done.
+    """
+    if raw.terrain is not None or len(raw.dof) <= _EDGES:
+        return raw, []
+    step = max(1, round(raw.fps / PARC_FPS))
+    pos, quat = raw.root_pos[::step], raw.root_rot[::step]
+    bodies = fk_from_dof(character.skeleton, pos, quat, raw.dof[::step])
+    points = place_points(surface_points(character, "full"), *bodies)
+    soles = sole_indices(character)
+    gain, reading = best_reading(points, soles, pos, quat, raw.fps / step)
+    if reading is None or gain <= limit:
+        return raw, []
+    pos, quat = root_as_read(reading, raw.root_pos, raw.root_rot)
+    turned = replace(raw, root_pos=pos, root_rot=rot.quat_positive(quat))
+    return turned, [f"y was up, z is now: {reading.name}"]
 
 
 @torch.no_grad()

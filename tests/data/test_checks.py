@@ -53,7 +53,7 @@ def test_a_still_stand_is_in_order(standing, character):
     values = measure(standing, character)
     assert set(values) == {check.name for check in CHECKS}
     assert verdict(judge(values)) == "ok", judge(values)
-    for name in ("foot_float", "foot_sink", "penetration", "foot_slide", "root_speed"):
+    for name in ("foot_float", "foot_sink", "penetration", "foot_slide", "root_speed", "y_up"):
         assert values[name] == pytest.approx(0.0, abs=1e-4)
     assert values["source_fps"] == 30.0
 

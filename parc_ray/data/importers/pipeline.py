@@ -38,7 +38,7 @@ from parc_ray.data.importers import (
 from parc_ray.data.importers.discovery import clip_ids, motion_files, require_name
 from parc_ray.data.importers.naming import class_of, take_of
 from parc_ray.data.importers.raw import RawMotion, reading_to_repair
-from parc_ray.data.repair import RepairConfig, repair_floor, repair_motion
+from parc_ray.data.repair import RepairConfig, repair_floor, repair_motion, turn_up
 from parc_ray.data.unpickle import LFS_MAGIC, check_not_pointer, safe_load
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import LoopMode, MotionClip, Provenance, validate_clip
@@ -287,16 +287,18 @@ def import_file(
 
 def _load(path: Path, character: Character, options: ImportOptions | None) -> RawMotion:
     """One file, mended where the options say so; what was mended stands in its notes."""
-    config = options.repair if options else None
-    if config is None:
+    if options is None or options.repair is None:
         return load_raw(path, character)
+    config = options.repair
     with reading_to_repair() as changes:
         raw = load_raw(path, character)
     try:
         raw, mended = repair_motion(raw, character, config)
     except InputError as error:
         raise InputError(f"{path}: cannot be repaired: {error}") from error
-    return replace(raw, notes=_joined(raw.notes, *(REPAIRED + c for c in (*changes, *mended))))
+    raw, turned = turn_up(raw, character, options.checks.y_up.fail)
+    said = [REPAIRED + change for change in (*changes, *mended, *turned)]
+    return replace(raw, notes=_joined(raw.notes, *said))
 
 
 def _joined(*notes: str) -> str:
