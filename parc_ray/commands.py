@@ -20,6 +20,9 @@ def _module(name: str) -> Callable[[list[str]], None]:
 TOOLS: dict[str, Tool] = {
     "demo": Tool(help="one long motion over a map, by way-points", run=_module("demo")),
     "distill": Tool(help="a generator becomes a few-step one", run=_module("distill")),
+    "evaluate": Tool(
+        help="generators and trackers of a run under a protocol, as tables", run=_module("evaluate")
+    ),
     "info": Tool(help="versions, machine, progress of a run", run=_module("info")),
     "export": Tool(help="clips become files of other programs", run=_module("export")),
     "import": Tool(help="motion files become a data set", run=_module("import_data")),
@@ -28,5 +31,6 @@ TOOLS: dict[str, Tool] = {
     ),
     "optimize": Tool(help="kinematic optimisation of a data set", run=_module("optimize")),
     "report": Tool(help="write report.html of a run as far as it is", run=_module("report")),
+    "sweep": Tool(help="many runs that differ in some values, on Ray Tune", run=_module("sweep")),
     "terrain": Tool(help="a random terrain, or a map of real ground", run=_module("terrain")),
 }

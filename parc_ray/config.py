@@ -16,6 +16,7 @@ from envs.tracking.config import TrackingConfig
 from parc_ray.config_io import differences, to_plain
 from parc_ray.correction.config import CorrectionConfig
 from parc_ray.errors import InputError
+from parc_ray.evaluation.limits import DriftConfig, NaturalnessConfig
 from parc_ray.pool_config import ChainPools, PoolConfig
 from parc_ray.synthesis.config import AugmentConfig, SynthesisConfig
 from parc_ray.terrain.curriculum import CurriculumConfig
@@ -162,6 +163,8 @@ class EvaluationConfig:
     """Motions generated on each, none filtered. PARC: 32."""
     s: float = 0.65
     """Blend coefficient. PARC: 0.65."""
+    stride: int | None = None
+    """DDIM stride, which decides the number of denoising steps; None: the generator's own."""
     max_duration_s: float = 10.0
     """Longest motion, s. PARC: 10 in the loop."""
     form: Literal["paper", "code"] = "paper"
@@ -172,6 +175,8 @@ class EvaluationConfig:
     """Episodes from random frames over all clips. PARC: 2048 per motion."""
     seed: int = 7001
     """Decides terrains, paths and noise; the same in every iteration and every run."""
+    drift: DriftConfig = field(default_factory=DriftConfig)
+    """Alarms of the drift monitor."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -181,6 +186,19 @@ class EvaluationConfig:
             require(value >= 1, f"evaluation.{name}", value, "1 or more")
         require(0 <= self.s <= 1, "evaluation.s", self.s, "0 to 1")
         require(self.max_duration_s > 0, "evaluation.max_duration_s", self.max_duration_s, "> 0 s")
+        ok = self.stride is None or self.stride >= 1
+        require(ok, "evaluation.stride", self.stride, "1 or more, or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarryConfig:
+    """What an iteration takes over from the one before."""
+
+    generator: Literal["continue", "scratch"] = "continue"
+    """Whether the generator's training starts from the last iteration's weights. PARC: continue."""
+    tracker: Literal["continue", "scratch", "frozen"] = "continue"
+    """The same for the tracker; ``frozen``: the first one serves all iterations. PARC:
+    continue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,6 +338,10 @@ class ParcConfig:
     """PPO; its training budget comes from the iteration."""
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     """From kinematic to physical motions."""
+    carry: CarryConfig = field(default_factory=CarryConfig)
+    """What trainings start from."""
+    naturalness: NaturalnessConfig = field(default_factory=NaturalnessConfig)
+    """Filter of what joins the data set."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """Test set and metrics."""
     sim: SimConfig = field(default_factory=SimConfig)

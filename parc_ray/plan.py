@@ -88,8 +88,11 @@ def _iteration(
 ) -> list[PlannedStage]:
     """One PARC iteration; trainings start from the previous models where there are some."""
     dataset = _dataset(iteration - 1)
-    warm_generator = {"warm_start": generator} if generator else {}
-    warm_tracker = {"warm_start": tracker} if tracker else {}
+    carry = config.carry
+    warm_generator = (
+        {"warm_start": generator} if generator and carry.generator == "continue" else {}
+    )
+    warm_tracker = {"warm_start": tracker} if tracker and carry.tracker == "continue" else {}
     new_generator = Source(iteration=iteration, stage="train-generator", output="generator")
     motions = Source(iteration=iteration, stage="generate", output="motions")
     new_tracker = Source(iteration=iteration, stage="train-tracker", output="tracker")
@@ -106,7 +109,9 @@ def _iteration(
     ]
     added = motions
     if config.row(iteration).correct:
-        if config.correction.strategy != "mpc":
+        if config.correction.strategy != "mpc" and tracker and carry.tracker == "frozen":
+            evaluated["tracker"] = new_tracker = tracker
+        elif config.correction.strategy != "mpc":
             sources = {"dataset": dataset, "motions": motions, **warm_tracker}
             stages.append(stage("train-tracker", sources))
             evaluated["tracker"] = new_tracker

@@ -41,6 +41,7 @@ FLOORS = {
     "parc_ray.inputs": 3,
     "parc_ray.loop": 3,
     "parc_ray.tools": 3,
+    "parc_ray.sweep": 3,
     "parc_ray.arguments": 3,
     "parc_ray.commands": 3,
     "parc_ray.cli": 3,

@@ -22,6 +22,7 @@ from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.surface import SurfacePoints, place_points, surface_points
 from parc_ray.evaluation.compat import upstream_points
+from parc_ray.evaluation.support import TOUCH_M, body_centres, contact_scores, floating
 from parc_ray.motion.clip import MotionClip
 from parc_ray.terrain.distance import OffGrid, outside_distance, penetration_depth
 from parc_ray.terrain.heightfield import HeightfieldBatch
@@ -141,7 +142,9 @@ def clip_metrics(
         fwd_m (absent without path nodes); tpl, tcl, hjf_percent by ``mode``; tpl_code (off-grid
         counted), tpl_in_grid, tpl_per_frame (in grid), tcl_firm (labels over 0.5 as 1, others as
         0), hjf_pairs_percent, hjf_frames_percent, jerk_mean and jerk_max (m/s^3),
-        foot_slide_mps, off_grid_percent (of points), length_s.
+        foot_slide_mps, float_m and floating_percent (``support.floating``), contact_precision,
+        contact_recall and contact_f1 (labels over 0.5 against bodies nearer than 2 cm to the
+        ground), off_grid_percent (of points), length_s.
     """
     frames, fps = clip.frames, clip.fps
     paper = mode == "paper"
@@ -155,11 +158,16 @@ def clip_metrics(
     inside = terrain.contains(points[..., :2])
     depth = penetration_depth(points, terrain, off_grid="code", exact=True)
     tpl_code, tpl_grid = float(depth.sum()), float((depth * inside).sum())
-    distance = body_distance(
-        points, bodies, terrain, absolute=paper, off_grid="free" if paper else "code"
-    )
+    off_grid: OffGrid = "free" if paper else "code"
+    free = body_distance(points, bodies, terrain, off_grid=off_grid)
+    distance = free
+    if paper:
+        distance = body_distance(points, bodies, terrain, absolute=True, off_grid=off_grid)
     jerk = joint_jerk(body_pos, fps)
     pairs, share = (float(v) for v in high_jerk_percent(jerk))
+    centre = body_centres(points[0], bodies, character.body_masses)
+    float_m, floats = floating(free[0].amin(-1), centre, fps)
+    touch = contact_scores(contacts > 0.5, free <= TOUCH_M)
     result = {
         "tpl": tpl_grid if paper else tpl_code,
         "tcl": float(contact_loss(distance, contacts)),
@@ -173,6 +181,11 @@ def clip_metrics(
         "jerk_mean": float(jerk.mean()) if jerk.numel() else 0.0,
         "jerk_max": float(jerk.max()) if jerk.numel() else 0.0,
         "foot_slide_mps": float(foot_slide(points, bodies, contacts, character.feet, fps)),
+        "float_m": float_m,
+        "floating_percent": floats,
+        "contact_precision": touch.precision,
+        "contact_recall": touch.recall,
+        "contact_f1": touch.f1,
         "off_grid_percent": 100.0 * (1.0 - float(inside.float().mean())),
         "length_s": clip.duration_s,
     }

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import torch
 
-from algorithms.diffusion.generator import DiffusionGenerator
 from envs.tracking.rollouts import ERRORS
 from envs.tracking.task import Noise
 from parc_ray.character.character import Character, load_character
-from parc_ray.config import EvaluationConfig, ParcConfig
+from parc_ray.config import ParcConfig
 from parc_ray.data.store import read_part
-from parc_ray.evaluation.metrics import clip_metrics
-from parc_ray.motion.clip import MotionClip, Provenance
+from parc_ray.evaluation.generator_test import TestWorker, terrain_items
+from parc_ray.evaluation.terrain_class import coverage
+from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._datasets import save_manifest, write_clips
-from parc_ray.stages._rollouts import (
-    load_generator_bytes,
-    plan_terrains,
-    roll_out,
-)
 from parc_ray.stages._trackers import (
     clip_table,
     make_factory,
@@ -37,98 +32,13 @@ from parc_ray.stages._trackers import (
     track_clips,
 )
 from parc_ray.stages.base import StageOutputs, StageRun
-from parc_ray.stages.pool import ItemOutput, ItemResult, WorkItem, run_items
+from parc_ray.stages.pool import ItemResult, run_items
 from parc_ray.stages.registry import StageSpec
 from parc_ray.stages.train_tracker import training_clips
-from parc_ray.synthesis.assemble import candidate_clip
-from parc_ray.synthesis.config import SynthesisConfig
 from parc_ray.synthesis.levels import level_change
-from parc_ray.synthesis.selection import select_candidates
 
-TERRAINS_PER_ITEM = 2
-MIN_FRAMES = 4
 GENERATOR_FIGURES = ("fwd_m", "tpl", "tcl", "hjf_percent", "tpl_in_grid", "tpl_per_frame")
-
-
-@dataclass
-class TestWorker:
-    """Generates all motions on a few test terrains and measures every one."""
-
-    __test__ = False
-    generator: bytes
-    character: Character
-    config: EvaluationConfig
-    synthesis: SynthesisConfig
-    iteration: int
-    device: str
-    _model: DiffusionGenerator = field(init=False)
-    _digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Load the generator once per actor."""
-        self._model, self._digest = load_generator_bytes(
-            self.generator, self.character, self.config.s, self.device
-        )
-
-    def __call__(self, item: WorkItem) -> ItemOutput:
-        """Test terrains ``first`` to ``last`` (exclusive); the best motion of each is kept."""
-        cfg = self.config
-        numbers = range(item.payload["first"], item.payload["last"])
-        batch = plan_terrains(cfg.terrain, self.synthesis, numbers, cfg.seed)
-        candidates = roll_out(
-            self._model, batch, self.character, self.synthesis, cfg.motions_per_terrain, cfg.seed
-        )
-        terrains = [p.terrain for p in batch.planned]
-        selection = replace(self.synthesis.selection, require_finished=False, top_k=1)
-        chosen = select_candidates(candidates, terrains, self.character, selection, self._model.fps)
-        rows, best, dropped = [], {}, 0
-        for candidate, verdict in zip(candidates, chosen.verdicts, strict=True):
-            path = batch.planned[candidate.path_index].path.points
-            if candidate.frames.num_frames < MIN_FRAMES or path is None:
-                dropped += 1
-                continue
-            number = batch.numbers[candidate.path_index]
-            clip = candidate_clip(
-                candidate,
-                verdict,
-                terrains[candidate.path_index],
-                path,
-                f"it{self.iteration:02d}_test{number:04d}_{candidate.index:03d}",
-                self._model.fps,
-                self._provenance(number),
-                None,
-            )
-            figures = clip_metrics(clip, self.character, cfg.form)
-            rows.append(
-                {
-                    "terrain": number,
-                    "candidate": candidate.index,
-                    "finished": candidate.finished,
-                    "progress": candidate.progress,
-                    **figures,
-                }
-            )
-            key = verdict.score
-            if math.isfinite(key) and (number not in best or key < best[number][0]):
-                best[number] = (key, clip)
-        record = {
-            "rows": rows,
-            "dropped": dropped,
-            "without_path": {str(k): v for k, v in batch.refused.items()},
-        }
-        return ItemOutput(clips=[clip for _, clip in best.values()], record=record)
-
-    def _provenance(self, number: int) -> Provenance:
-        return Provenance(
-            source="PARC-Ray motion generator",
-            licence="that of the data set it was trained on",
-            take=f"test{number:04d}",
-            iteration=self.iteration,
-            seeds={"evaluation": self.config.seed, "terrain": number},
-            hashes={"generator": self._digest},
-            maker="generate",
-            class_name="test",
-        )
+GENERATOR_FIGURES += ("floating_percent", "contact_f1", "foot_slide_mps")
 
 
 def body(run: StageRun) -> StageOutputs:
@@ -141,6 +51,7 @@ def body(run: StageRun) -> StageOutputs:
     best = [clip for r in results if r.part for clip in read_part(run.dir, r.part)]
     metrics = generator_figures(rows)
     records = [result.record for result in results]
+    metrics |= _breadth(records, rows)
     metrics["gen_dropped"] = float(sum(r["dropped"] for r in records))
     metrics["gen_terrains_without_path"] = float(sum(len(r["without_path"]) for r in records))
     if "tracker" in run.inputs:
@@ -159,13 +70,7 @@ def _test_generator(run: StageRun, config: ParcConfig, character: Character) -> 
     storage, path = run.open_input("generator")
     cfg = config.evaluation
     rollout = replace(config.synthesis.rollout, max_duration_s=cfg.max_duration_s, stall_s=None)
-    items = [
-        WorkItem(
-            id=f"test-{first:05d}",
-            payload={"first": first, "last": min(first + TERRAINS_PER_ITEM, cfg.terrains)},
-        )
-        for first in range(0, cfg.terrains, TERRAINS_PER_ITEM)
-    ]
+    items = terrain_items(cfg.terrains)
     arguments = {
         "generator": storage.read_bytes(path),
         "character": character,
@@ -188,6 +93,17 @@ def generator_figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     for name, key in names.items():
         out[key] = _mean([r[name] for r in rows if name in r])
     return out
+
+
+def _breadth(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Diversity and coverage of terrain classes."""
+    about = {t["terrain"]: t for record in records for t in record["terrains"]}
+    spread = [t["diversity_m"] for t in about.values() if t["diversity_m"] is not None]
+    classes = [about[row["terrain"]]["class"] for row in rows]
+    return {
+        "gen_diversity_m": _mean(spread),
+        "gen_class_coverage": coverage(classes, [row["finished"] for row in rows]),
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

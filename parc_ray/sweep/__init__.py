@@ -1,0 +1,1 @@
+"""Sweeps over the loop or over one of its stages, on Ray Tune."""
