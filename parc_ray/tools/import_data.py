@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from parc_ray.data.importers.pipeline import refusal
 from parc_ray.data.importers.raw import UNKNOWN_LICENCE
 from parc_ray.data.repair import RepairConfig
 from parc_ray.data.storage import Storage
+from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._initial import SAMPLE, import_source, load_initial
 from parc_ray.tools.base import OneLineParser, name_of, require_target, write_dataset
@@ -34,14 +36,14 @@ _DEFAULTS = DataConfig()
 
 
 def run(argv: list[str]) -> None:
-    """``parc import SOURCE --out DIR``: print what is in SOURCE and write it as a data set.
+    """``parc import SOURCE... --out DIR``: print what is there and write it as one data set.
 
     The report (CSV and JSON) goes into the data set, or where ``--report`` says; ``--check`` alone
     writes it into the cache directory and says where on the error output.
 
     Raises:
         InputError: a source that cannot be used, motions in it that cannot (all are named; with
-            ``--skip-bad`` they are left out), or a target that is not empty.
+            ``--skip-bad`` they are left out), clips of one id, or a target that is not empty.
     """
     parser = arguments()
     options = parser.parse_args(argv)
@@ -52,7 +54,6 @@ def run(argv: list[str]) -> None:
     character = load_character(options.character)
     data = replace(
         _DEFAULTS,
-        path=options.source,
         min_frames=options.min_frames,
         cell_size=options.cell_size,
         unroll_s=options.unroll_s,
@@ -61,7 +62,8 @@ def run(argv: list[str]) -> None:
     report = require_report(options.report) if options.report else None
     refused: list[str] = []
     passed_over: list[Path] = []
-    clips, left_out = load_source(
+    clips, left_out = load_sources(
+        options.source,
         data,
         character,
         options.seed,
@@ -82,7 +84,8 @@ def run(argv: list[str]) -> None:
     elif options.check:
         _write(*default_report(options.source), files)
     if stop:
-        raise refusal(refused, len(clips) + len(refused) + len(left_out), options.source)
+        total = len(clips) + len(refused) + len(left_out)
+        raise refusal(refused, total, ", ".join(options.source))
     if target is not None:
         manifest = write_dataset(target, name_of(out, options.name), clips, character)
         print(
@@ -122,12 +125,12 @@ def arguments() -> OneLineParser:
     """The command's options."""
     parser = OneLineParser(
         prog="parc import",
-        description="Import motions into a data set. SOURCE is 'sample' (built in, fetched once), "
-        "a motion file, a directory of motion files, or a data set.",
+        description="Import motions into a data set. Each SOURCE is 'sample' (built in, fetched "
+        "once), a motion file, a directory of motion files, or a data set.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("source", metavar="SOURCE")
+    add("source", nargs="+", metavar="SOURCE")
     add("--out", metavar="DIR", help="directory of the new data set; must not exist or be empty")
     add("--check", action="store_true", help="print what would be imported and write nothing")
     add("--repair", action="store_true", help="mend gaps, jumps and floors, and say what changed")
@@ -141,6 +144,58 @@ def arguments() -> OneLineParser:
     add("--unroll-s", type=float, default=_DEFAULTS.unroll_s, help="least length of loops, s")
     add("--seed", type=int, default=0, help="of the sample's terrain variants")
     return parser
+
+
+def load_sources(
+    sources: Sequence[str],
+    data: DataConfig,
+    character: Character,
+    seed: int,
+    *,
+    repair: bool,
+    refused: list[str],
+    passed_over: list[Path],
+) -> tuple[list[MotionClip], list[str]]:
+    """Clips of all sources in order, and one line per file that was too short.
+
+    Args:
+        sources: where they are.
+        data: how they are imported; its ``path`` is not used.
+        character: whose motions they are to be.
+        seed: of the built-in sample.
+        repair: mend what can be mended.
+        refused: motions that cannot be used are named here.
+        passed_over: files that might have been motions are collected here.
+
+    Raises:
+        InputError: a source without any motion, nothing that can be used, or clips of one id.
+    """
+    clips: list[MotionClip] = []
+    left_out: list[str] = []
+    place: dict[str, str] = {}
+    for source in sources:
+        bad: list[str] = []
+        one = replace(data, path=source)
+        try:
+            found, short = load_source(
+                one, character, seed, repair=repair, refused=bad, passed_over=passed_over
+            )
+        except InputError:
+            if not bad or len(sources) == 1:
+                raise
+            found, short = [], []
+        for clip in found:
+            if clip.clip_id in place:
+                raise InputError(
+                    f"clip {clip.clip_id!r}: in {place[clip.clip_id]} and in {source}; ids must "
+                    "differ in a data set; rename a file, or import a directory above both"
+                )
+            place[clip.clip_id] = source
+        clips, left_out = clips + found, left_out + short
+        refused += bad
+    if not clips:
+        raise refusal(refused, len(refused) + len(left_out), ", ".join(sources))
+    return clips, left_out
 
 
 def load_source(

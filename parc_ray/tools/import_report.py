@@ -190,10 +190,10 @@ def require_report(path: str) -> tuple[Storage, str]:
     return Storage.from_uri(file.parent.resolve()), stem
 
 
-def default_report(source: str) -> tuple[Storage, str]:
-    """Where ``--check`` writes: the cache directory, one name per source."""
-    full = str(Path(source).resolve())
-    name = f"{Path(source).stem}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"
+def default_report(sources: Sequence[str]) -> tuple[Storage, str]:
+    """Where ``--check`` writes: the cache directory, one name per list of sources."""
+    full = "\n".join(str(Path(source).resolve()) for source in sources)
+    name = f"{Path(sources[0]).stem}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"
     return Storage.from_uri(cache_dir() / "checks"), name
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+from pathlib import Path
 
+from parc_ray.data.importers.pipeline import holds_motions
 from parc_ray.errors import InputError
+from parc_ray.loop import CONFIG_FILE
 from parc_ray.tools.base import OneLineParser
 from parc_ray.tools.info_data import dataset_facts, dataset_text, is_dataset
 from parc_ray.tools.runs import open_run, progress
@@ -24,6 +27,11 @@ def run(argv: list[str]) -> None:
         held = dataset_facts(options.path, verify=options.verify)
         print(json.dumps(held, indent=2) if options.json else dataset_text(held))
         return
+    if options.path and _is_motions(options.path):
+        raise InputError(
+            f"{options.path}: motion files, no data set; "
+            f"'parc import {options.path} --out DIR' makes a data set of them"
+        )
     if options.verify:
         raise InputError("--verify: compares the hashes of a data set's parts; name a data set")
     facts: dict[str, object] = {
@@ -58,6 +66,12 @@ def arguments() -> OneLineParser:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+def _is_motions(path: str) -> bool:
+    """Whether there are motion files and no run."""
+    place = Path(path)
+    return place.exists() and not (place / CONFIG_FILE).exists() and holds_motions(place)
 
 
 def _gpus() -> list[str]:

@@ -174,3 +174,60 @@ def _ground_change(clip) -> float:
     index = np.clip(index, 0, np.array(terrain.heights.shape) - 1)
     ground = terrain.heights.numpy()[index[:, 0], index[:, 1]]
     return float(ground.max() - ground.min())
+
+
+def refused(capsys, *argv: str) -> str:
+    """Error output of a command that must be refused in one line."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(list(argv))
+    output = capsys.readouterr()
+    assert (caught.value.code, output.out) == (2, "")
+    assert len(output.err.splitlines()) == 1
+    return output.err
+
+
+def test_several_sources_become_one_data_set(tmp_path, humanoid, capsys):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    files.mimickit(tmp_path / "one" / "a.pkl", humanoid)
+    files.mimickit(tmp_path / "two" / "b.pkl", humanoid, frames=31)
+    files.mimickit(tmp_path / "two" / "a.pkl", humanoid)
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    words = ("--out", str(tmp_path / "first"), "--licence", "CC0-1.0")
+    call(capsys, "import", f"{two}/b.pkl", *words)
+    # a file and a data set that keeps the licence it was given
+    words = ("--out", str(tmp_path / "both"), "--licence", "MIT", "--name", "mine")
+    out = call(capsys, "import", one, str(tmp_path / "first"), *words)
+    manifest, clips = load_dataset(tmp_path / "both")
+    assert (manifest.name, [clip.clip_id for clip in clips]) == ("mine", ["a", "b"])
+    assert [clip.provenance.licence for clip in clips] == ["MIT", "CC0-1.0"]
+    assert "overlap: " in out  # compared across the sources
+    err = refused(capsys, "import", one, two, "--out", str(tmp_path / "no"))
+    assert f"clip 'a': in {one} and in {two}; ids must differ" in err
+    assert not (tmp_path / "no").exists()
+    err = refused(capsys, "import", one, str(tmp_path / "three"), "--out", str(tmp_path / "no"))
+    assert "three: does not exist" in err
+
+
+def test_a_source_of_nothing_but_bad_files_is_named_with_the_others(tmp_path, humanoid, capsys):
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+    files.mimickit(tmp_path / "good" / "a.pkl", humanoid)
+    (tmp_path / "bad" / "cut.pkl").write_bytes((tmp_path / "good" / "a.pkl").read_bytes()[:99])
+    good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
+    for order in ((good, bad), (bad, good)):
+        assert "cut.pkl: " in refused(capsys, "import", *order, "--out", str(tmp_path / "no"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad", "good"]
+    out = call(capsys, "import", bad, good, "--skip-bad", "--out", str(tmp_path / "set"))
+    assert out.count("refused: ") == 1
+    assert [clip.clip_id for clip in load_dataset(tmp_path / "set")[1]] == ["a"]
+    err = refused(capsys, "import", bad, bad, "--skip-bad", "--out", str(tmp_path / "no"))
+    assert "2 of 2 motions cannot be used" in err
+
+
+def test_info_of_motion_files_says_how_they_become_a_data_set(motions, tmp_path, capsys):
+    for path in (motions, motions / "walks" / "a.pkl", motions / "jump.txt"):
+        err = refused(capsys, "info", str(path))
+        assert f"'parc import {path} --out DIR' makes a data set of them" in err
+    (tmp_path / "empty").mkdir()
+    assert "no run directory" in refused(capsys, "info", str(tmp_path / "empty"))

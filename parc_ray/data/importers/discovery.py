@@ -30,20 +30,26 @@ def motion_files(
         passed_over: if given, files that might have been motions are collected here.
     """
     found: list[Path] = []
-    for file in sorted(_files_below(directory)):
+    for file in sorted(files_below(directory)):
         inside = file.relative_to(directory).as_posix()
         hidden = any(part.startswith(".") for part in inside.split("/"))
         suffix = file.suffix.lower()
         if hidden or "ignore" in inside or suffix not in (*MOTION_SUFFIXES, *OTHER_SUFFIXES):
             continue
-        if suffix in MOTION_SUFFIXES or is_motion(file):
+        if is_motion_file(file, is_motion):
             found.append(file)
         elif passed_over is not None:
             passed_over.append(file)
     return found
 
 
-def _files_below(directory: Path) -> Iterator[Path]:
+def is_motion_file(file: Path, is_motion: Callable[[Path], bool]) -> bool:
+    """Whether a file is a motion by its suffix, or might be one and is by its content."""
+    suffix = file.suffix.lower()
+    return suffix in MOTION_SUFFIXES or (suffix in OTHER_SUFFIXES and is_motion(file))
+
+
+def files_below(directory: Path) -> Iterator[Path]:
     """Files of a directory and those below it, through links too, each directory once.
 
     Raises:

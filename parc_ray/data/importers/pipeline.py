@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
@@ -35,7 +36,13 @@ from parc_ray.data.importers import (
     poselib,
     table,
 )
-from parc_ray.data.importers.discovery import clip_ids, motion_files, require_name
+from parc_ray.data.importers.discovery import (
+    clip_ids,
+    files_below,
+    is_motion_file,
+    motion_files,
+    require_name,
+)
 from parc_ray.data.importers.naming import class_of, take_of
 from parc_ray.data.importers.raw import RawMotion, reading_to_repair
 from parc_ray.data.repair import RepairConfig, repair_floor, repair_motion, turn_up
@@ -78,6 +85,7 @@ CELL_SIZES_M = (0.05, 10.0)
 
 _MOST_REASONS = 20
 _HEAD_BYTES = 4096
+_MOST_LOOKED = 1000
 _PICKLE_SUFFIXES = (".pkl", ".pickle")
 
 
@@ -205,6 +213,13 @@ def import_path(
         known = "; ".join(importer.DESCRIPTION for importer in IMPORTERS)
         raise InputError(f"{path}: no motion files in it; known are: {known}; check the path")
     return clips
+
+
+def holds_motions(path: Path) -> bool:
+    """Whether ``path`` is a motion file, or a directory with at least one, looked at briefly."""
+    if path.is_file():
+        return is_motion_file(path, _is_known)
+    return any(is_motion_file(file, _is_known) for file in islice(files_below(path), _MOST_LOOKED))
 
 
 def _refuse(
