@@ -11,6 +11,7 @@ import jinja2
 import pandas as pd
 
 from parc_ray.evaluation.summary import RunSummary
+from parc_ray.evaluation.tables import Sheet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,13 @@ def table_of(frame: pd.DataFrame, caption: str = "", digits: int = 3) -> Table:
     """A data frame as a table."""
     rows = [[text_of(value, digits) for value in row] for row in frame.to_numpy(dtype=object)]
     return Table(columns=[str(c) for c in frame.columns], rows=rows, caption=caption)
+
+
+def sheet_table(sheet: Sheet) -> Table:
+    """A table of the evaluation on the page."""
+    caption = ". ".join(part for part in (sheet.title, sheet.note) if part)
+    rows = [list(row) for row in sheet.rows]
+    return Table(columns=list(sheet.columns), rows=rows, caption=caption)
 
 
 ITERATION_COLUMNS: tuple[tuple[str, str, str], ...] = (

@@ -35,12 +35,17 @@ from parc_ray.evaluation.report import (
     text_of,
     time_table,
 )
+from parc_ray.evaluation.report_sections import (
+    drift_section,
+    protocol_sections,
+    sweep_sections,
+)
 from parc_ray.evaluation.summary import RunSummary, StageSummary, summarise
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._trackers import COMPLETED_SHARE
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.registry import StageSpec
-from parc_ray.versions import versions
+from parc_ray.versions import commit, versions
 
 REPORT = "report.html"
 PICTURES_PER_ITERATION = 4
@@ -67,6 +72,9 @@ def build_report(storage: Storage, config: ParcConfig) -> str:
         _correction_section(summary),
         _tracker_section(summary),
         _curve_section(summary),
+        drift_section(storage, config, character),
+        *protocol_sections(storage),
+        *sweep_sections(storage),
         *_picture_sections(summary, storage, character),
         Section(title="Where the time went", tables=[time_table(summary)]),
         _how_to(config),
@@ -267,13 +275,15 @@ def _relief(clip: MotionClip) -> float:
 
 def _how_to(config: ParcConfig) -> Section:
     lines = [f"{name} {version}" for name, version in versions().items()]
+    lines.append(f"commit {commit()}")
+    command = f"parc run --config {config.storage}/{config.name}/config.yaml --name again"
     text = (
-        "The same run again: python run_parc.py with the recipe and overrides whose resolved "
-        "values stand below (also in config.yaml of the run directory)."
+        "The same run again, from the resolved config that stands below and in config.yaml of the "
+        "run directory, on the commit and versions below. Budgets in wall time make results depend "
+        "on the machine."
     )
-    return Section(
-        title="How to make it again", text=text, blocks=["\n".join(lines), to_yaml(config)]
-    )
+    blocks = [command, "\n".join(lines), to_yaml(config)]
+    return Section(title="How to make it again", text=text, blocks=blocks)
 
 
 STAGE = StageSpec(section=lambda config, iteration: {}, body=body, needs_ray=False)

@@ -49,7 +49,7 @@ def run(argv: list[str]) -> None:
     storage, config = open_run(options.run)
     protocol = _protocol(options.protocol, config, options.starts, options.random_starts)
     config = _placed(config, options.address)
-    tested = tested_stages(storage, config, options.iteration)
+    tested = stages_to_test(storage, config, options.iteration)
     target = Storage.from_uri(options.out) if options.out else storage.join("evaluation")
     target = target.join(protocol.label)
     setup_logging()
@@ -81,7 +81,7 @@ def arguments() -> OneLineParser:
     return parser
 
 
-def tested_stages(
+def stages_to_test(
     storage: Storage, config: ParcConfig, wanted: Sequence[int] | None
 ) -> list[PlannedStage]:
     """The planned evaluations whose generator is trained, one per iteration.
@@ -122,7 +122,7 @@ def measure(
     Args:
         storage: the run.
         config: its config.
-        tested: what ``tested_stages`` returned.
+        tested: what ``stages_to_test`` returned.
         target: directory of the protocol's results.
         protocol: the protocol.
         force: do again what was done with other models or settings.
