@@ -99,7 +99,7 @@ def smoke() -> ParcConfig:
         ),
         correction=CorrectionConfig(
             strategy="tracker_then_mpc",
-            mpc=MpcConfig(samples=24, horizon=10, iterations=1),
+            mpc=MpcConfig(samples=24, horizon=10, iterations=1, rewinds=1),
             mpc_retries=0,
             mpc_max_s=2.0,
             min_segment_s=0.5,

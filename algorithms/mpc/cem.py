@@ -1,4 +1,9 @@
-"""Cross-entropy search over knot sequences: pure tensor functions."""
+"""Cross-entropy search over sequences of residuals: pure tensor functions.
+
+A plan is one residual per control step, (H, D). Noise is drawn at a few knots and interpolated, so
+that candidates are smooth; plans themselves stay sequences, so that moving them on in time loses
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from torch import Tensor
 
 @lru_cache(maxsize=32)
 def knot_weights(knots: int, horizon: int) -> Tensor:
-    """Linear interpolation matrix (H, K): residual = weights @ knots.
+    """Linear interpolation matrix (H, K): sequence = weights @ knots.
 
     The first knot acts at the first control step and the last knot at the last one.
     """
@@ -24,36 +29,42 @@ def knot_weights(knots: int, horizon: int) -> Tensor:
     return weights
 
 
-def sample_knots(
+@lru_cache(maxsize=32)
+def knot_steps(knots: int, horizon: int) -> Tensor:
+    """(K,) control steps nearest to the knots."""
+    return torch.linspace(0.0, horizon - 1.0, knots).round().long()
+
+
+def sample_plans(
     mean: Tensor, std: Tensor, samples: int, limit: float, rng: torch.Generator
 ) -> Tensor:
-    """Draw candidate knots (M, K, D) around ``mean`` (K, D); candidate 0 is the mean itself."""
-    noise = torch.randn((samples, *mean.shape), generator=rng)
-    noise[0] = 0.0
-    return (mean + std * noise).clamp(-limit, limit)
-
-
-def elite_statistics(knots: Tensor, cost: Tensor, num_elites: int) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (K, D) of the cheapest candidates.
+    """Draw candidate plans (M, H, D) around ``mean`` (H, D); candidate 0 is the mean itself.
 
     Args:
-        knots: (M, K, D) candidates.
-        cost: (M,) their costs; not-a-number counts as infinite.
-        num_elites: how many candidates to keep.
+        mean: (H, D) rad.
+        std: (K, D) rad, deviation of the noise at the knots.
+        samples: M.
+        limit: bound on every component, rad.
+        rng: source of the noise.
     """
-    order = torch.nan_to_num(cost, nan=torch.inf).argsort(stable=True)[:num_elites]
-    elites = knots[order]
-    return elites.mean(dim=0), elites.std(dim=0, unbiased=False)
+    noise = torch.randn((samples, *std.shape), generator=rng)
+    noise[0] = 0.0
+    plans = mean + knot_weights(std.shape[0], mean.shape[0]) @ (std * noise)
+    return plans.clamp(-limit, limit)
 
 
-def shift_knots(mean: Tensor, horizon: int, steps: int) -> Tensor:
-    """Warm start (K, D) of the next plan: the present plan, moved on by ``steps`` control steps.
+def best(cost: Tensor, count: int) -> Tensor:
+    """Indices (count,) of the cheapest candidates, cheapest first; not-a-number never wins."""
+    return torch.nan_to_num(cost, nan=torch.inf).argsort(stable=True)[:count]
 
-    The plan is evaluated at the control step that each knot will stand for; past its end the last
-    value is held.
-    """
-    knots = mean.shape[0]
-    plan = knot_weights(knots, horizon).to(mean) @ mean
-    at = torch.linspace(0.0, horizon - 1.0, knots) + steps
-    index = at.round().long().clamp(max=horizon - 1)
-    return plan[index]
+
+def spread(plans: Tensor, knots: int) -> Tensor:
+    """Standard deviation (K, D) of plans (E, H, D) at the knots."""
+    return plans[:, knot_steps(knots, plans.shape[1])].std(dim=0, unbiased=False)
+
+
+def shift(plans: Tensor, steps: int) -> Tensor:
+    """Plans (..., H, D) moved on by some control steps; their last residual is held."""
+    horizon = plans.shape[-2]
+    index = (torch.arange(horizon) + steps).clamp(max=horizon - 1)
+    return plans[..., index, :]

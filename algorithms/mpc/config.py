@@ -11,7 +11,7 @@ from parc_ray.errors import InputError
 class MpcCostConfig:
     """Weights of the tracking cost, per control step."""
 
-    root_pos: float = 40.0
+    root_pos: float = 80.0
     """Weight of the squared root position error (m^2)."""
 
     root_rot: float = 5.0
@@ -49,10 +49,50 @@ class MpcCostConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolishConfig:
+    """The final pass: a finished motion is followed again with little noise, for smoothness."""
+
+    passes: int = 1
+    """Passes over the motion; 0 leaves it as it was found."""
+
+    filters: int = 1
+    """Passes of a (1, 2, 1) / 4 filter over the residuals that the pass starts from."""
+
+    sigma: float = 0.02
+    """Standard deviation of the noise (rad)."""
+
+    iterations: int = 1
+    """Cross-entropy iterations per plan."""
+
+    elite_share: float = 0.25
+    """Share of the candidates that form the next mean: more than in the search, for less noise."""
+
+    action_rate: float = 1.0
+    """Weight of the squared change of the residual, instead of the first pass's (rad^2)."""
+
+    max_error_growth: float = 1.1
+    """A pass is kept only if the mean body errors, in the world and relative to the root, stay below
+    this times what they were, and what it gains in smoothness outweighs what they grow."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        checks = (
+            ("passes", self.passes, 0, 20),
+            ("filters", self.filters, 0, 100),
+            ("sigma", self.sigma, 1e-6, 3.0),
+            ("iterations", self.iterations, 1, 50),
+            ("elite_share", self.elite_share, 1e-3, 1.0),
+            ("action_rate", self.action_rate, 0.0, 1e6),
+            ("max_error_growth", self.max_error_growth, 0.1, 100.0),
+        )
+        _check("mpc.polish", checks)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MpcConfig:
     """Cross-entropy sampling MPC on residual PD targets (docs/design/physics.md, Sampling MPC)."""
 
-    samples: int = 192
+    samples: int = 128
     """Candidate plans per iteration."""
 
     horizon: int = 15
@@ -68,7 +108,14 @@ class MpcConfig:
     """Share of the candidates that form the next mean."""
 
     knots: int = 5
-    """Linear-interpolation knots of the residual over the horizon."""
+    """Linear-interpolation knots of the noise over the horizon."""
+
+    prune_at: int = 7
+    """Control steps after which only the better candidates are simulated on; 0, or a number not
+    below the horizon: all to the end."""
+
+    prune_share: float = 0.4
+    """Share of the candidates that is simulated on; the elites' share at least."""
 
     sigma: float = 0.12
     """Standard deviation of the residual at the first iteration (rad)."""
@@ -79,8 +126,25 @@ class MpcConfig:
     residual_limit: float = 0.8
     """Bound on every residual component (rad)."""
 
+    rewinds: int = 4
+    """Times that one place may fail before the attempt ends: each time the motion goes on from a
+    moment before it, with other noise."""
+
+    rewinds_total: int = 12
+    """Rewinds of one attempt."""
+
+    rewind: int = 8
+    """Control steps that the first rewind goes back; each further one at that place doubles it, up
+    to two horizons."""
+
+    rewind_iterations: int = 2
+    """Factor on the iterations from a rewind until the place is passed."""
+
     cost: MpcCostConfig = field(default_factory=MpcCostConfig)
     """Weights of the tracking cost."""
+
+    polish: PolishConfig = field(default_factory=PolishConfig)
+    """The final pass."""
 
     root_pos_limit: float = 0.6
     """Root position error that ends a track (m); PARC's code: 0.6."""
@@ -100,22 +164,49 @@ class MpcConfig:
             ("iterations", self.iterations, 1, 50),
             ("knots", self.knots, 2, self.horizon),
             ("elite_share", self.elite_share, 1e-3, 1.0),
+            ("prune_at", self.prune_at, 0, 300),
+            ("prune_share", self.prune_share, 1e-3, 1.0),
             ("sigma", self.sigma, 1e-6, 3.0),
             ("sigma_floor", self.sigma_floor, 0.0, self.sigma),
             ("residual_limit", self.residual_limit, 1e-3, 3.2),
+            ("rewinds", self.rewinds, 0, 1000),
+            ("rewinds_total", self.rewinds_total, 0, 10_000),
+            ("rewind", self.rewind, 1, 1000),
+            ("rewind_iterations", self.rewind_iterations, 1, 50),
             ("root_pos_limit", self.root_pos_limit, 1e-3, 100.0),
             ("root_rot_limit", self.root_rot_limit, 1e-3, 3.2),
             ("safety", self.safety, 0.1, 1.0),
         )
-        for name, value, low, high in checks:
-            if not low <= value <= high:
-                raise InputError(f"mpc.{name}: {value} is out of range; allowed is {low} to {high}")
+        _check("mpc", checks)
 
     @property
     def num_elites(self) -> int:
         """Number of elite candidates, at least two."""
         return max(2, round(self.samples * self.elite_share))
 
+    @property
+    def prunes(self) -> bool:
+        """Whether candidates are dropped before the end of the horizon."""
+        return 0 < self.prune_at < self.horizon
+
+    @property
+    def num_survivors(self) -> int:
+        """Number of candidates that are simulated to the end of the horizon."""
+        if not self.prunes:
+            return self.samples
+        return max(self.num_elites, round(self.samples * self.prune_share))
+
     def stronger(self) -> MpcConfig:
-        """The setting tried after a failure: more look-ahead, re-planned every step."""
-        return replace(self, horizon=min(300, round(self.horizon * 1.2)), execute=1)
+        """The setting tried after a failure: more candidates and look-ahead, planned each step."""
+        return replace(
+            self,
+            samples=min(100_000, round(self.samples * 1.5)),
+            horizon=min(300, round(self.horizon * 1.2)),
+            execute=1,
+        )
+
+
+def _check(owner: str, checks: tuple[tuple[str, float, float, float], ...]) -> None:
+    for name, value, low, high in checks:
+        if not low <= value <= high:
+            raise InputError(f"{owner}.{name}: {value} is out of range; allowed is {low} to {high}")

@@ -1,27 +1,28 @@
 """Follow one kinematic clip in simulation by sampling MPC.
 
-The corrector owns no simulator: it is handed two back ends of the same character, one with a
-single environment that lives through the motion and one with an environment per candidate plan.
+The corrector owns no simulator: it is handed back ends of the same character, one with a single
+environment that lives through the motion and those of its planner. Where the character falls, the
+motion goes back to a moment before and on from there with other noise; once it is finished, a last
+pass with little noise makes it smoother.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from algorithms.mpc.cem import elite_statistics, knot_weights, sample_knots, shift_knots
 from algorithms.mpc.config import MpcConfig
-from algorithms.mpc.cost import exceeded, plan_cost, tracking_error
+from algorithms.mpc.cost import broken_rules, tracking_error, why_ended
+from algorithms.mpc.planner import Plan, Planner, Problem
 from algorithms.mpc.reference import ReferenceTrack
 from parc_ray.character.character import Character
 from parc_ray.character.targets import compose_residual
 from parc_ray.protocols import SimBackend, SimState
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,67 @@ class MpcResult:
     Attributes:
         initial: state (leading dimension 1) from which the targets were executed.
         pd_targets: (K, D) rad, executed targets, rounded to float32.
+        residuals: (K, D) rad, what they turn the reference pose by.
         start_frame: reference frame of ``initial``.
         completed: whether the reference's last frame was reached without termination.
         frames: number of control steps survived, at most K.
         body_error: (frames,) m, mean world body error after each survived step.
+        local_error: (frames,) m, the same relative to the root.
         cpu_s: process CPU time spent.
         seed: seed of the attempt.
+        reason: which rule ended it, with its figures; "" if completed.
+        rewinds: how often it went back.
+        polished: passes with little noise that were kept.
     """
 
     initial: SimState
     pd_targets: Tensor
+    residuals: Tensor
     start_frame: int
     completed: bool
     frames: int
     body_error: Tensor
+    local_error: Tensor
     cpu_s: float
+    seed: int
+    reason: str = ""
+    rewinds: int = 0
+    polished: int = 0
+
+
+@dataclass
+class _Track:
+    """The motion so far."""
+
+    frame: int
+    plan: Plan
+    targets: list[Tensor]
+    residuals: list[Tensor]
+    errors: list[Tensor]
+
+    def last_residual(self) -> Tensor:
+        """(D,) residual executed last, zero before the first."""
+        return self.residuals[-1] if self.residuals else torch.zeros(self.plan.mean.shape[1])
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Where a motion can go back to: the simulator and the plan right before planning."""
+
+    frame: int
+    plan: Plan
+    simulator: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is followed."""
+
+    ref: ReferenceTrack
+    terrain_id: int
+    start_frame: int
+    last: int
+    initial: SimState
     seed: int
 
 
@@ -53,20 +100,18 @@ class MpcCorrector:
     """Cross-entropy MPC on residual PD targets around a reference."""
 
     def __init__(
-        self, character: Character, main: SimBackend, planner: SimBackend, config: MpcConfig
+        self,
+        character: Character,
+        main: SimBackend,
+        many: SimBackend,
+        config: MpcConfig,
+        few: SimBackend | None = None,
     ) -> None:
-        """Take the back ends: ``main`` with one environment, ``planner`` with one per sample."""
-        if main.num_envs != 1 or planner.num_envs != config.samples:
-            raise ValueError(
-                f"main needs 1 and planner {config.samples} environments, "
-                f"got {main.num_envs} and {planner.num_envs}"
-            )
-        self.character = character
-        self.main = main
-        self.planner = planner
-        self.config = config
-        self._weights = knot_weights(config.knots, config.horizon)
-        self._all = torch.arange(config.samples)
+        """Take the back ends: ``main`` with one environment, the planner's two (see `Planner`)."""
+        if main.num_envs != 1:
+            raise ValueError(f"main needs 1 environment, got {main.num_envs}")
+        self.character, self.main, self.config = character, main, config
+        self.planner = Planner(character, many, few, config)
 
     @torch.no_grad()
     def follow(
@@ -83,7 +128,7 @@ class MpcCorrector:
 
         Args:
             ref: reference at control steps.
-            terrain_id: index into the terrains loaded in both back ends.
+            terrain_id: index into the terrains loaded in all back ends.
             seed: seed of the candidate noise.
             start_frame: frame at which the character is placed.
             end_frame: last frame to reach; the reference's last one by default.
@@ -91,75 +136,158 @@ class MpcCorrector:
         """
         began = time.process_time()
         last = ref.num_frames - 1 if end_frame is None else min(end_frame, ref.num_frames - 1)
-        rng = torch.Generator().manual_seed(seed)
         if initial is None:
             initial = ref.state.index(slice(start_frame, start_frame + 1))
-        initial = initial.clone()
-        self.main.set_state(torch.tensor([0]), torch.tensor([terrain_id]), initial)
-        knots = torch.zeros(self.config.knots, self.character.skeleton.num_dofs)
-        residual = torch.zeros(self.character.skeleton.num_dofs)
-        targets: list[Tensor] = []
-        errors: list[Tensor] = []
-        frame, alive = start_frame, True
-        while frame < last and alive:
-            knots = self._plan(ref, terrain_id, frame, knots, residual, rng)
-            plan = self._weights @ knots
-            for step in range(min(self.config.execute, last - frame)):
-                residual = plan[step]
-                alive, error = self._execute(ref, frame + 1, residual, targets)
-                if not alive:
-                    break
-                frame += 1
-                errors.append(error)
-            knots = shift_knots(knots, self.config.horizon, self.config.execute)
-        return MpcResult(
-            initial=initial,
-            pd_targets=torch.stack(targets) if targets else torch.zeros(0, residual.shape[0]),
-            start_frame=start_frame,
-            completed=alive and frame == last,
-            frames=frame - start_frame,
-            body_error=torch.stack(errors) if errors else torch.zeros(0),
-            cpu_s=time.process_time() - began,
-            seed=seed,
-        )
+        task = _Task(ref, terrain_id, start_frame, last, initial.clone(), seed)
+        rng = torch.Generator().manual_seed(seed)
+        result = self._search(task, rng)
+        for _ in range(self.config.polish.passes if result.completed else 0):
+            result = self._polish(task, result, rng)
+        return replace(result, cpu_s=time.process_time() - began)
 
-    def _execute(
-        self, ref: ReferenceTrack, frame: int, residual: Tensor, targets: list[Tensor]
-    ) -> tuple[bool, Tensor]:
-        """Advance the real character to ``frame``; whether it survived, and its mean error."""
-        at = ref.at(torch.tensor([frame]))
-        target = compose_residual(self.character.skeleton, at.state.dof_pos, residual[None])
-        target = target.float()
-        self.main.step(target)
-        targets.append(target[0])
-        error = tracking_error(self.character, self.main.state(), at)
-        failed = bool(exceeded(self.character, error, self.config)[0])
-        return not failed, error.absolute.mean()
+    def _begin(self, task: _Task) -> _Track:
+        zero = torch.tensor([0])
+        self.main.set_state(zero, zero + task.terrain_id, task.initial)
+        dofs = self.character.skeleton.num_dofs
+        idle = Plan.idle(self.config.horizon, dofs)
+        return _Track(task.start_frame, idle, [], [], [])
+
+    def _search(self, task: _Task, rng: torch.Generator) -> MpcResult:
+        """Follow the reference; go back and try again where it fails."""
+        config = self.config
+        track = self._begin(task)
+        moments: list[_Moment] = []
+        farthest, tries, rewinds, reason = task.start_frame, 0, 0, ""
+        best: MpcResult | None = None
+        while track.frame < task.last:
+            moments.append(_Moment(track.frame, track.plan, self.main.state_dict()))
+            again = tries > 0 and track.frame <= farthest
+            iterations = config.iterations * (config.rewind_iterations if again else 1)
+            track.plan = self._plan(self.planner, task, track, rng, iterations)
+            reason = self._execute(task, track)
+            if not reason:
+                continue
+            if best is None or track.frame > farthest:
+                best = self._result(task, track, reason)
+                tries = 0 if track.frame > farthest + config.horizon // 2 else tries
+                farthest = track.frame
+            if tries == config.rewinds or rewinds == config.rewinds_total:
+                return replace(best, rewinds=rewinds)
+            back = min(config.rewind << tries, 2 * config.horizon)
+            tries, rewinds = tries + 1, rewinds + 1
+            self._rewind(task, track, moments, back)
+        return replace(self._result(task, track, ""), rewinds=rewinds)
+
+    def _rewind(self, task: _Task, track: _Track, moments: list[_Moment], back: int) -> None:
+        """Return to the latest moment at least ``back`` control steps ago, or to the start."""
+        wanted = max(task.start_frame, track.frame - back)
+        while len(moments) > 1 and moments[-1].frame > wanted:
+            moments.pop()
+        moment = moments.pop()
+        self.main.load_state_dict(moment.simulator)
+        track.frame, track.plan = moment.frame, moment.plan
+        count = moment.frame - task.start_frame
+        for values in (track.targets, track.residuals, track.errors):
+            del values[count:]
 
     def _plan(
         self,
-        ref: ReferenceTrack,
-        terrain_id: int,
-        frame: int,
-        mean: Tensor,
-        last_residual: Tensor,
+        planner: Planner,
+        task: _Task,
+        track: _Track,
         rng: torch.Generator,
-    ) -> Tensor:
-        """Return the elite mean (K, D) after the configured cross-entropy iterations."""
+        iterations: int | None = None,
+    ) -> Plan:
+        window = task.ref.at(track.frame + 1 + torch.arange(self.config.horizon))
+        problem = Problem(self.main.state(), task.terrain_id, window, track.last_residual())
+        return planner.plan(problem, track.plan, rng, iterations)
+
+    def _execute(self, task: _Task, track: _Track) -> str:
+        """Execute the beginning of the plan and move it on; why the track ended, or ""."""
+        steps = min(self.config.execute, task.last - track.frame)
+        for residual in track.plan.mean[:steps]:
+            at = task.ref.at(torch.tensor([track.frame + 1]))
+            target = compose_residual(
+                self.character.skeleton, at.state.dof_pos, residual[None]
+            ).float()
+            self.main.step(target)
+            track.targets.append(target[0])
+            track.residuals.append(residual)
+            error = tracking_error(self.character, self.main.state(), at)
+            if bool(broken_rules(self.character, error, self.config).any()):
+                return why_ended(self.character, error, self.config)
+            track.frame += 1
+            track.errors.append(torch.stack((error.absolute.mean(), error.relative.mean())))
+        track.plan = track.plan.shifted(steps)
+        return ""
+
+    def _result(self, task: _Task, track: _Track, reason: str) -> MpcResult:
+        none = torch.zeros(0, self.character.skeleton.num_dofs)
+        errors = torch.stack(track.errors) if track.errors else torch.zeros(0, 2)
+        return MpcResult(
+            initial=task.initial,
+            pd_targets=torch.stack(track.targets) if track.targets else none,
+            residuals=torch.stack(track.residuals) if track.residuals else none,
+            start_frame=task.start_frame,
+            completed=not reason,
+            frames=track.frame - task.start_frame,
+            body_error=errors[:, 0],
+            local_error=errors[:, 1],
+            cpu_s=0.0,
+            seed=task.seed,
+            reason=reason,
+        )
+
+    def _polish(self, task: _Task, found: MpcResult, rng: torch.Generator) -> MpcResult:
+        """Follow again with little noise around what was found; the smoother of the two."""
         config = self.config
-        window = ref.at(frame + 1 + torch.arange(config.horizon))
-        start = self.main.state()
-        terrain = torch.full((config.samples,), terrain_id, dtype=torch.long)
-        starts = start.index(torch.zeros(config.samples, dtype=torch.long))
-        std: Tensor | float = config.sigma
-        for _ in range(config.iterations):
-            spread = torch.as_tensor(std).expand_as(mean)
-            knots = sample_knots(mean, spread, config.samples, config.residual_limit, rng)
-            residuals = self._weights @ knots
-            targets = compose_residual(self.character.skeleton, window.state.dof_pos, residuals)
-            self.planner.set_state(self._all, terrain, starts)
-            states = self.planner.rollout(targets)
-            cost = plan_cost(self.character, states, window, residuals, last_residual, config)
-            mean, std = elite_statistics(knots, cost, config.num_elites)
-            std = std.clamp(min=config.sigma_floor)
-        return mean
+        polish = config.polish
+        backend = self.planner.few or self.planner.many
+        quiet = replace(
+            config,
+            samples=backend.num_envs,
+            prune_at=0,
+            elite_share=polish.elite_share,
+            sigma=polish.sigma,
+            sigma_floor=min(config.sigma_floor, polish.sigma),
+            iterations=polish.iterations,
+            cost=replace(config.cost, action_rate=polish.action_rate),
+        )
+        planner = Planner(self.character, backend, None, quiet)
+        calm = smoothed(found.residuals, polish.filters)
+        track = self._begin(task)
+        while track.frame < task.last:
+            track.plan = self._with_tail(track.plan, calm, track.frame - task.start_frame)
+            track.plan = self._plan(planner, task, track, rng)
+            if self._execute(task, track):
+                return found
+        result = self._result(task, track, "")
+        growth = max(
+            float(result.body_error.mean() / found.body_error.mean()),
+            float(result.local_error.mean() / found.local_error.mean()),
+        )
+        rougher = roughness(result.residuals) / max(roughness(found.residuals), 1e-12)
+        if not (growth <= polish.max_error_growth and rougher <= 1.1 and growth * rougher < 1.0):
+            return found
+        return replace(result, rewinds=found.rewinds, polished=found.polished + 1)
+
+    def _with_tail(self, plan: Plan, known_residuals: Tensor, first: int) -> Plan:
+        """The plan at step ``first``, continued by known residuals where it held its last value."""
+        horizon = self.config.horizon
+        index = (first + torch.arange(horizon)).clamp(max=len(known_residuals) - 1)
+        known = 0 if first == 0 else horizon - self.config.execute
+        mean = torch.cat((plan.mean[:known], known_residuals[index[known:]]))
+        return Plan(mean, plan.elites[:0])
+
+
+def smoothed(residuals: Tensor, passes: int) -> Tensor:
+    """Residuals (K, D) after some passes of the filter (1, 2, 1) / 4 over time; the ends stay."""
+    for _ in range(passes):
+        inner = 0.25 * (residuals[:-2] + 2.0 * residuals[1:-1] + residuals[2:])
+        residuals = torch.cat((residuals[:1], inner, residuals[-1:]))[: len(residuals)]
+    return residuals
+
+
+def roughness(residuals: Tensor) -> float:
+    """Mean squared change of residuals (K, D) between control steps, rad^2."""
+    return float(residuals.diff(dim=0).square().sum(-1).mean()) if len(residuals) > 1 else 0.0

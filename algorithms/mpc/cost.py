@@ -58,10 +58,14 @@ def tracking_error(character: Character, state: SimState, ref: ReferenceTrack) -
     )
 
 
-def exceeded(
+RULES = ("body", "root_pos", "root_rot", "diverged")
+"""Names of the termination rules, in the order of `broken_rules`."""
+
+
+def broken_rules(
     character: Character, error: TrackingError, config: MpcConfig, share: float = 1.0
 ) -> Tensor:
-    """Whether the published code's termination rules end a track, (...,) bool.
+    """Which of the published code's termination rules end a track, (..., len(RULES)) bool.
 
     Args:
         character: carries the distance limit of every non-root body.
@@ -73,7 +77,24 @@ def exceeded(
     root = error.root_pos > share * config.root_pos_limit
     turn = error.root_rot > share * config.root_rot_limit
     broken = ~torch.isfinite(error.absolute).all(dim=-1)
-    return bodies | root | turn | broken
+    return torch.stack((bodies, root, turn, broken), dim=-1)
+
+
+def why_ended(character: Character, error: TrackingError, config: MpcConfig) -> str:
+    """Which rule ended the track of one environment (leading shape (1,)), with its figures."""
+    rules = broken_rules(character, error, config)[0]
+    if bool(rules[3]):
+        return "the simulation diverged"
+    if bool(rules[1]):
+        return f"root {float(error.root_pos[0]):.2f} m off (allowed {config.root_pos_limit:g} m)"
+    if bool(rules[2]):
+        turn = float(error.root_rot[0])
+        return f"root turned {turn:.2f} rad off (allowed {config.root_rot_limit:.4g} rad)"
+    over = error.relative[0, 1:] - character.termination_distance
+    body = int(over.argmax())
+    name = character.skeleton.body_names[body + 1]
+    limit = float(character.termination_distance[body])
+    return f"{name} {float(error.relative[0, body + 1]):.2f} m off (allowed {limit:g} m)"
 
 
 def step_cost(character: Character, error: TrackingError, weights: MpcCostConfig) -> Tensor:
@@ -91,32 +112,61 @@ def step_cost(character: Character, error: TrackingError, weights: MpcCostConfig
     )
 
 
-def plan_cost(
+@dataclass(frozen=True)
+class PartialCost:
+    """Cost of the first part of a plan, to be gone on from.
+
+    Attributes:
+        total: (M,) sum so far.
+        failed: (M,) bool, whether a rule was broken so far.
+        terminal: (M,) what the last state costs once more if it ends the plan.
+    """
+
+    total: Tensor
+    failed: Tensor
+    terminal: Tensor
+
+    def index(self, rows: Tensor) -> PartialCost:
+        """Some of the plans."""
+        return PartialCost(self.total[rows], self.failed[rows], self.terminal[rows])
+
+
+def add_cost(
     character: Character,
     states: SimState,
     ref: ReferenceTrack,
     residuals: Tensor,
-    last_residual: Tensor,
+    before: Tensor,
     config: MpcConfig,
-) -> Tensor:
-    """Cost (M,) of M simulated plans.
+    earlier: PartialCost | None = None,
+) -> PartialCost:
+    """Cost of M plans over h further control steps.
 
     Args:
         character: weights and limits.
-        states: leading dimensions (M, H), the states after each control step.
-        ref: reference with leading dimension H at the same times.
-        residuals: (M, H, D) residual targets, rad.
-        last_residual: (D,) residual executed last, for the action rate.
+        states: leading dimensions (M, h), the states after each control step.
+        ref: reference with leading dimension h at the same times.
+        residuals: (M, h, D) residual targets, rad.
+        before: (D,) or (M, D) residual executed before the first, for the action rate.
         config: weights and limits.
+        earlier: cost of the steps before.
     """
     error = tracking_error(character, states, ref)
-    failed = exceeded(character, error, config, config.safety).int().cummax(dim=1).values
-    cost = step_cost(character, error, config.cost)
-    terminal = config.cost.terminal - 1.0
+    broken = broken_rules(character, error, config, config.safety).any(dim=-1)
+    if earlier is not None:
+        broken[:, 0] |= earlier.failed
+    failed = broken.int().cummax(dim=1).values.bool()
+    cost = step_cost(character, error, config.cost).clamp(max=config.cost.failure)
+    cost = torch.where(failed, config.cost.failure, cost)
+    last = before.expand(residuals.shape[0], -1).unsqueeze(1)
+    rate = (residuals - torch.cat([last, residuals[:, :-1]], dim=1)).square().sum(-1)
+    total = (cost + config.cost.action_rate * rate).sum(dim=1)
+    if earlier is not None:
+        total = total + earlier.total
     root = config.cost.root_pos * error.root_pos[:, -1].square()
     turn = config.cost.root_rot * error.root_rot[:, -1].square()
-    before = torch.cat([last_residual.expand(residuals.shape[0], 1, -1), residuals[:, :-1]], dim=1)
-    rate = (residuals - before).square().sum(-1)
-    per_step = torch.where(failed.bool(), config.cost.failure, cost.clamp(max=config.cost.failure))
-    total = (per_step + config.cost.action_rate * rate).sum(dim=1) + terminal * (root + turn)
-    return torch.nan_to_num(total, nan=1e9, posinf=1e9)
+    return PartialCost(
+        total=torch.nan_to_num(total, nan=1e9, posinf=1e9),
+        failed=failed[:, -1],
+        terminal=(config.cost.terminal - 1.0) * torch.nan_to_num(root + turn, nan=1e9, posinf=1e9),
+    )

@@ -20,7 +20,8 @@ FPS = 30.0
 class WeakServos:
     """Joints reach ``gain`` times their target in one step; the root glides with its velocity.
 
-    ``stumble`` is a step (counted since ``set_state``) at which the root jumps aside by 5 m.
+    ``stumble`` is a step (counted since ``set_state``) at which the root jumps aside by 5 m, the
+    first ``times`` times that it is reached. ``simulated`` counts steps of single environments.
     """
 
     name = "weak-servos"
@@ -28,11 +29,17 @@ class WeakServos:
     control_dt = 1.0 / FPS
 
     def __init__(
-        self, character: Character, num_envs: int, gain: float = 0.8, stumble: int | None = None
+        self,
+        character: Character,
+        num_envs: int,
+        gain: float = 0.8,
+        stumble: int | None = None,
+        times: int = 1_000,
     ) -> None:
         """One character per environment, no ground."""
         self.character, self.num_envs, self.gain = character, num_envs, gain
-        self.stumble, self.steps = stumble, 0
+        self.stumble, self.steps, self.times = stumble, 0, times
+        self.simulated = 0
         self.current: SimState | None = None
 
     def load_terrains(self, terrains: Sequence[Heightfield]) -> None:
@@ -55,7 +62,9 @@ class WeakServos:
         s.dof_vel = (reached - s.dof_pos) / self.control_dt
         s.dof_pos = reached
         s.root_pos = s.root_pos + s.root_lin_vel * self.control_dt
-        if self.steps == self.stumble:
+        self.simulated += self.num_envs
+        if self.steps == self.stumble and self.times > 0:
+            self.times -= 1
             s.root_pos = s.root_pos + torch.tensor([0.0, 5.0, 0.0])
         self.current, self.steps = s, self.steps + 1
 
@@ -74,12 +83,12 @@ class WeakServos:
         raise AssertionError
 
     def state_dict(self) -> dict[str, Any]:
-        """Not needed by the corrector."""
-        raise AssertionError
+        """State and step; how often it will still stumble is fate and no part of it."""
+        return {"state": self.state(), "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Not needed by the corrector."""
-        raise AssertionError
+        """Go back."""
+        self.current, self.steps = state["state"].clone(), state["steps"]
 
     def close(self) -> None:
         """Nothing to release."""
