@@ -87,22 +87,26 @@ class Recorded:
         source_id: id of the clip that was tracked.
         clip: the recorded clip, or None.
         start_fraction: start of the recording as a share of the source clip.
+        start_frame: the same as a frame of the source clip.
         whole: the recording starts at frame 0 and reaches the end.
         reaches_end: the recording reaches the end of the source clip.
         attempts: episodes spent.
         survived: greatest share of the clip survived from frame 0.
-        reason: first failure of the run from frame 0, "" if it completed.
+        reason: first failure of the longest run from frame 0, "" if it completed.
+        failed_frame: frame of the source at which that run failed, None if it completed.
         metrics: tracking errors of the recording.
     """
 
     source_id: str
     clip: MotionClip | None = None
     start_fraction: float = 0.0
+    start_frame: int = 0
     whole: bool = False
     reaches_end: bool = False
     attempts: int = 0
     survived: float = 0.0
     reason: str = ""
+    failed_frame: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -277,9 +281,11 @@ class _Recorder:
         result = self.results[clip]
         result.attempts += len(runs)
         if fraction == 0:
-            result.survived = max(float(run.survived[row]) for run in runs)
-            code = int(runs[0].reason[row])
+            longest = max(runs, key=lambda r: int(r.steps[row]))
+            result.survived = float(longest.survived[row])
+            code = int(longest.reason[row])
             result.reason = REASONS[code] if code >= 0 else ""
+            result.failed_frame = int(longest.steps[row]) + 1 if code >= 0 else None
         done = [run for run in runs if bool(run.completed[row])]
         if done:
             run = min(done, key=lambda r: float(r.errors[row, ERRORS.index("body_global_m")]))
@@ -324,7 +330,8 @@ class _Recorder:
         source = self.clips[clip]
         count = int(self.runner.bank.length[clip])
         result = self.results[clip]
-        result.start_fraction, result.metrics = fraction, metrics
+        result.start_fraction, result.start_frame = fraction, first
+        result.metrics = metrics
         result.clip = simulation_to_clip(
             simulation,
             source,

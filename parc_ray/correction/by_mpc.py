@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from envs.tracking.motion_bank import MotionBank
 from envs.tracking.task import Noise, TrackingTask
 from parc_ray.config_io import config_hash
 from parc_ray.correction.config import CorrectionConfig
-from parc_ray.correction.outcome import Attempt, Outcome
+from parc_ray.correction.outcome import Attempt, Failure, Outcome
 from parc_ray.motion.clip import MotionClip
 
 if TYPE_CHECKING:
@@ -90,11 +91,7 @@ def correct_by_mpc(
     best = max(pieces, key=lambda p: (p.result.completed, p.result.frames))
     best = _cut(best, config, clip.fps)
     if best is None:
-        longest = max(p.result.frames for p in pieces) / clip.fps
-        outcome.reasons.append(
-            f"MPC tracked {longest:.2f} s at most; {config.min_segment_s:g} s are needed "
-            f"before the {config.mpc_backoff_s:g} s that are cut ahead of a failure"
-        )
+        outcome.failures.append(_too_short(pieces, config, clip.fps))
         return outcome
     _record(outcome, character, factory, clip, bank, ref, best, record, iteration)
     return outcome
@@ -110,17 +107,21 @@ def _attempt(
     seed: int,
     last: int,
 ) -> _Piece:
+    began = time.process_time()
     terrains = bank.terrains()
-    main, planner = factory(1, terrains), factory(mpc.samples, terrains)
+    main, many = factory(1, terrains), factory(mpc.samples, terrains)
+    few = factory(mpc.num_survivors, terrains) if mpc.prunes else None
     try:
         zero = torch.zeros(1, dtype=torch.long)
         start = task.start_state(zero, zero, Noise(), None)
         ruled = replace(character, termination_distance=task.body_limits)
-        corrector = MpcCorrector(ruled, main, planner, mpc)
+        corrector = MpcCorrector(ruled, main, many, mpc, few)
         result = corrector.follow(ref, 0, seed=seed, end_frame=last, initial=start)
     finally:
-        main.close()
-        planner.close()
+        for backend in (main, many, few):
+            if backend is not None:
+                backend.close()
+    result = replace(result, cpu_s=time.process_time() - began)
     return _Piece(result=result, config=mpc, steps=result.frames)
 
 
@@ -132,7 +133,26 @@ def _note(result: MpcResult, last: int) -> Attempt:
         wanted=last - result.start_frame,
         cpu_s=result.cpu_s,
         seed=result.seed,
-        reason="" if result.completed else f"terminated after {result.frames} steps",
+        reason=result.reason,
+        failed_frame=None if result.completed else result.start_frame + result.frames + 1,
+        rewinds=result.rewinds,
+    )
+
+
+def _too_short(pieces: list[_Piece], config: CorrectionConfig, fps: float) -> Failure:
+    """Why nothing is kept: where and how the longest attempt ended."""
+    longest = max(pieces, key=lambda p: p.result.frames).result
+    frame = longest.start_frame + longest.frames + 1
+    return Failure(
+        corrector="mpc",
+        rule="ended",
+        frame=frame,
+        reason=(
+            f"MPC fell at frame {frame} in the longest of {len(pieces)} attempts: "
+            f"{longest.reason}; {longest.frames / fps:.2f} s were tracked, "
+            f"{config.min_segment_s:g} s are needed before the {config.mpc_backoff_s:g} s that are "
+            "cut ahead of a failure"
+        ),
     )
 
 

@@ -7,20 +7,19 @@ the rules between them.
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from envs.recorder import RecordConfig, Recorded, record
 from envs.sims.base import BackendFactory
 from envs.tracking.config import TrackingConfig
-from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
-from parc_ray.character.rotations import quat_angle
 from parc_ray.correction.config import CorrectionConfig
 from parc_ray.correction.gate import recording_metrics, refusals
-from parc_ray.correction.outcome import Attempt, Outcome
+from parc_ray.correction.measures import measure
+from parc_ray.correction.outcome import Attempt, Failure, Outcome
 from parc_ray.motion.clip import MotionClip
 from parc_ray.protocols import Policy
 
@@ -35,6 +34,7 @@ def record_config(config: CorrectionConfig, seed: int) -> RecordConfig:
         min_remaining_s=config.min_segment_s,
         segment_min_s=config.min_segment_s,
         accept_segments=config.keep_segments,
+        attempts=1 + config.perturbed_starts,
         seed=seed,
     )
 
@@ -56,6 +56,7 @@ def correct_by_tracker(
     the longer recording of the two is kept (`better`).
     """
     settings = record_config(config, seed)
+    began = time.process_time()
     recorded = record(
         character,
         factory,
@@ -66,37 +67,44 @@ def correct_by_tracker(
         hashes=hashes,
         iteration=iteration,
     )
+    share = (time.process_time() - began) / max(1, len(clips))
     outcomes = []
     for clip, result in zip(clips, recorded, strict=True):
-        outcome = _outcome(clip, result)
+        outcome = _outcome(clip, result, share, seed)
         judge(outcome, clip, character, config)
         outcomes.append(outcome)
     return outcomes
 
 
-def _outcome(clip: MotionClip, result: Recorded) -> Outcome:
+def _outcome(clip: MotionClip, result: Recorded, cpu_s: float, seed: int) -> Outcome:
     """The recorder's result in this package's terms."""
     last = clip.num_frames - 1
-    start = round(last * result.start_fraction)
     kept = result.clip.num_frames - 1 if result.clip is not None else 0
     attempt = Attempt(
         corrector="tracker",
         start_frame=0,
         frames=round(result.survived * last),
         wanted=last,
+        cpu_s=cpu_s,
+        seed=seed,
         reason=result.reason,
+        failed_frame=result.failed_frame,
     )
-    return Outcome(
+    outcome = Outcome(
         source_id=clip.clip_id,
         clip=result.clip,
         corrector="tracker" if result.clip is not None else None,
         whole=result.whole,
-        start_frame=start,
-        end_frame=start + kept,
+        start_frame=result.start_frame,
+        end_frame=result.start_frame + kept,
         attempts=[attempt],
-        reasons=[] if result.clip is not None else [f"tracker failed: {result.reason}"],
         metrics=dict(result.metrics),
     )
+    if result.clip is None:
+        at = result.failed_frame
+        reason = f"the tracker fell at frame {at}: {result.reason}"
+        outcome.failures.append(Failure(corrector="tracker", rule="ended", frame=at, reason=reason))
+    return outcome
 
 
 def judge(
@@ -105,55 +113,28 @@ def judge(
     """Measure the recording and drop it, with reasons, where the gate refuses it."""
     if outcome.clip is None:
         return
-    clip = outcome.clip
-    outcome.metrics |= recording_metrics(clip, character)
-    outcome.metrics |= following_metrics(clip, source, outcome.start_frame, character)
-    refused = refusals(outcome.metrics, config.gate)
-    if refused:
-        outcome.reasons += [f"{outcome.corrector} recording refused: {r}" for r in refused]
-        outcome.clip, outcome.corrector, outcome.whole = None, None, False
-        return
+    clip, corrector = outcome.clip, outcome.corrector
+    if corrector is None:
+        raise ValueError(f"{clip.clip_id}: nobody made this recording")
+    frames = measure(clip, source, outcome.start_frame, character)
+    outcome.metrics |= recording_metrics(clip, character) | frames.figures()
     numbers = {k: v for k, v in outcome.metrics.items() if v == v}
-    outcome.clip = replace(clip, metrics={**clip.metrics, **numbers})
-
-
-def following_metrics(
-    clip: MotionClip, source: MotionClip, start: int, character: Character
-) -> dict[str, float]:
-    """How closely a recording follows its source, from the two clips alone.
-
-    Means over bodies or joints and over the frames after the first, under the recorder's names;
-    ``root_max_m`` is the largest root distance; ``contact_agreement`` the share of equal labels;
-    ``contact_f1`` the F1 of contacts over all bodies and frames, 1 where neither touches.
-
-    Args:
-        clip: a recording.
-        source: the kinematic motion.
-        start: frame of the source that the recording starts at.
-        character: the character.
-    """
-    if clip.replay is None:
-        raise ValueError("only recordings follow a source")
-    mine, theirs = clip.frames, source.frames.time(start, start + clip.num_frames)
-    turns = [dof_to_joint_rot(character.skeleton, f.dof) for f in (mine, theirs)]
-    bodies = [
-        forward_kinematics(character.skeleton, f.root_pos, f.root_rot, joint_rot)[0]
-        for f, joint_rot in zip((mine, theirs), turns, strict=True)
+    judged = replace(clip, metrics={**clip.metrics, **numbers})
+    refused = refusals(outcome.metrics, config.gate, frames)
+    if not refused:
+        outcome.clip = judged
+        return
+    outcome.failures += [
+        Failure(
+            corrector=corrector,
+            rule=r.rule,
+            frame=None if r.frame is None else outcome.start_frame + r.frame,
+            reason=f"{corrector} recording refused: {r.text}",
+        )
+        for r in refused
     ]
-    offset = bodies[0] - clip.replay.offset - bodies[1]
-    root = offset[:, 0].norm(dim=-1)
-    a, b = mine.contacts > 0.5, theirs.contacts > 0.5
-    both, total = float((a & b).sum()), float(a.sum() + b.sum())
-    return {
-        "body_local_m": float((offset - offset[:, :1])[1:].norm(dim=-1).mean()),
-        "body_global_m": float(offset[1:].norm(dim=-1).mean()),
-        "root_pos_m": float(root[1:].mean()),
-        "root_rot_rad": float(quat_angle(mine.root_rot, theirs.root_rot)[1:].mean()),
-        "joint_rad": float(quat_angle(*turns)[1:].mean()),
-        "root_max_m": float(root.max()),
-        "contact_agreement": float((a == b).float().mean()),
-        "contact_f1": 2.0 * both / total if total else 1.0,
-    }
+    outcome.refused = replace(judged, clip_id=f"{clip.clip_id}_refused")
+    outcome.clip, outcome.corrector, outcome.whole = None, None, False
 
 
 def needs_mpc(outcome: Outcome, config: CorrectionConfig) -> bool:
@@ -167,12 +148,12 @@ def better(first: Outcome, second: Outcome) -> Outcome:
     return replace(
         long,
         attempts=first.attempts + second.attempts,
-        reasons=first.reasons + second.reasons if long.clip is None else [],
+        failures=first.failures + second.failures if long.clip is None else [],
+        refused=(second.refused or first.refused) if long.clip is None else None,
     )
 
 
 def source_seed(base: int, source_id: str) -> int:
     """Seed of one motion's correction: decided by stage seed and id, not by its place in a list."""
-    digest = torch.tensor(list(source_id.encode()), dtype=torch.long)
-    weights = torch.arange(1, len(digest) + 1)
-    return int((base + 1_000_003 * int((digest * weights).sum())) % (1 << 31))
+    digest = hashlib.sha256(f"{base}/{source_id}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

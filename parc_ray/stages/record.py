@@ -2,7 +2,9 @@
 
 The tracker goes over all motions first, in chunks; MPC then tries what the tracker did not record
 whole, one motion per work item. Output ``recorded``: M_i. ``records.json`` says, motion by motion,
-who corrected it, how much of it, at what cost, or why not.
+who corrected it, how much of it, at what cost, or why not; ``corrections.csv``, ``failures.csv``
+and ``correctors.csv`` are tables of that. Recordings that the gate refused are kept beside the data
+set, in ``refused.json`` and its parts, to be looked at.
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ from parc_ray.correction.strategies import (
     record_config,
     source_seed,
 )
+from parc_ray.correction.tables import (
+    clip_table,
+    corrector_figures,
+    corrector_table,
+    failure_table,
+    rule_counts,
+)
+from parc_ray.data.manifest import Manifest
 from parc_ray.data.store import read_part
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._datasets import read_input, save_manifest, write_clips
@@ -37,6 +47,8 @@ from parc_ray.stages.pool import ItemOutput, ItemResult, WorkItem, run_items
 from parc_ray.stages.registry import StageSpec
 
 CLIPS_PER_TRACKER_ITEM = 32
+REFUSED = "refused.json"
+"""Manifest of recordings that the gate refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +126,24 @@ class MpcWorker:
 
 def _output(outcomes: Sequence[Outcome]) -> ItemOutput:
     return ItemOutput(
-        clips=[o.clip for o in outcomes if o.clip is not None],
+        clips=[clip for o in outcomes for clip in o.clips()],
         record={"outcomes": [o.record() for o in outcomes]},
+    )
+
+
+def record_setup(
+    run: StageRun, config: ParcConfig, character: Character, clips: list[MotionClip]
+) -> RecordSetup:
+    """What workers of a stage need."""
+    return RecordSetup(
+        clips=clips,
+        character=character,
+        correction=config.correction_for(run.ctx.iteration),
+        tracking=config.tracking,
+        sim=replace(config.sim, num_threads=config.resources.threads_per_worker),
+        simulator=config.simulator,
+        iteration=run.ctx.iteration,
+        seed=run.seed,
     )
 
 
@@ -125,16 +153,7 @@ def body(run: StageRun) -> StageOutputs:
     character = load_character(config.character)
     correction = config.correction_for(run.ctx.iteration)
     clips = read_input(run, "motions", character)
-    setup = RecordSetup(
-        clips=clips,
-        character=character,
-        correction=correction,
-        tracking=config.tracking,
-        sim=replace(config.sim, num_threads=config.resources.threads_per_worker),
-        simulator=config.simulator,
-        iteration=run.ctx.iteration,
-        seed=run.seed,
-    )
+    setup = record_setup(run, config, character, clips)
     outcomes = {clip.clip_id: Outcome(source_id=clip.clip_id) for clip in clips}
     results: list[ItemResult] = []
     if "tracker" in run.inputs and correction.strategy != "mpc":
@@ -145,12 +164,31 @@ def body(run: StageRun) -> StageOutputs:
     parts = write_clips(run, [o.clip for o in made if o.clip is not None], "recorded")
     manifest = save_manifest(run, f"M{run.ctx.iteration}", parts, character)
     run.dir.write_json_atomic("records.json", [o.record() for o in made])
+    _write_refused(run, made, character)
+    for name, table in (
+        ("corrections", clip_table(made)),
+        ("failures", failure_table(made)),
+        ("correctors", corrector_table(made)),
+    ):
+        run.dir.write_bytes_atomic(f"{name}.csv", table.to_csv(index=False).encode())
     return StageOutputs(
         paths={"recorded": "manifest.json"},
         rows={"recorded": manifest.rows},
-        metrics=metrics_of(made, manifest.seconds),
+        metrics=metrics_of(made, manifest.seconds) | corrector_figures(made) | rule_counts(made),
         worker_cpu_seconds=sum(r.cpu_s for r in results),
     )
+
+
+def _write_refused(run: StageRun, outcomes: Sequence[Outcome], character: Character) -> None:
+    """Keep what the gate refused, in a data set of its own."""
+    parts = write_clips(run, [o.refused for o in outcomes if o.refused is not None], "refused")
+    home = run.ctx.stage_path(run.name)
+    Manifest(
+        name=f"refused{run.ctx.iteration}",
+        iteration=run.ctx.iteration,
+        parts=tuple(part.under(home) for part in parts),
+        character_digest=character.digest,
+    ).save(run.ctx.run, f"{home}/{REFUSED}")
 
 
 def _by_tracker(
@@ -168,7 +206,7 @@ def _by_tracker(
     pool = config.resources.pool(config.resources.record_actors)
     label = f"{run.ctx.stage_path(run.name)} tracker"
     results = run_items(run.dir, items, TrackerWorker, arguments, pool, label)
-    for outcome in _outcomes(run, results):
+    for outcome in outcomes_of(run, results):
         outcomes[outcome.source_id] = outcome
     return results
 
@@ -182,20 +220,18 @@ def _by_mpc(
     pool = config.resources.pool(config.resources.record_actors)
     label = f"{run.ctx.stage_path(run.name)} mpc"
     results = run_items(run.dir, items, MpcWorker, {"setup": setup}, pool, label)
-    for outcome in _outcomes(run, results):
+    for outcome in outcomes_of(run, results):
         outcomes[outcome.source_id] = better(outcomes[outcome.source_id], outcome)
     return results
 
 
-def _outcomes(run: StageRun, results: Sequence[ItemResult]) -> list[Outcome]:
+def outcomes_of(run: StageRun, results: Sequence[ItemResult]) -> list[Outcome]:
+    """What finished items came to, in their order."""
     made = []
     for result in results:
         clips = read_part(run.dir, result.part) if result.part is not None else []
         by_id = {clip.clip_id: clip for clip in clips}
-        made += [
-            Outcome.from_record(record, by_id.get(record["clip_id"]))
-            for record in result.record["outcomes"]
-        ]
+        made += [Outcome.from_record(record, by_id) for record in result.record["outcomes"]]
     return made
 
 
@@ -215,6 +251,7 @@ def metrics_of(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
         "corrected_segment": float(sum(not o.whole for o in kept)),
         "seconds": seconds,
         "mpc_attempts": float(len(mpc)),
+        "mpc_rewinds": float(sum(a.rewinds for a in mpc)),
         "mpc_cpu_s": sum(a.cpu_s for a in mpc),
         "mpc_cpu_s_per_motion_s": _ratio(
             sum(a.cpu_s for a in mpc), sum(a.frames for a in mpc) / 30.0

@@ -15,10 +15,11 @@ from envs.sims.replay import replay_clip
 from envs.tracking.config import PRESETS
 from parc_ray.correction.by_mpc import correct_by_mpc, settings
 from parc_ray.correction.config import CorrectionConfig
-from parc_ray.correction.strategies import following_metrics, record_config
+from parc_ray.correction.measures import measure
+from parc_ray.correction.strategies import record_config
 from tests.envs.helpers import stand_clip, sway_clip
 
-MPC = MpcConfig(samples=8, horizon=5, knots=2, iterations=1)
+MPC = MpcConfig(samples=8, horizon=5, knots=2, iterations=1, rewinds=0)
 CONFIG = CorrectionConfig(
     mpc=MPC, mpc_retries=0, mpc_stronger_retry=False, min_segment_s=0.5, mpc_backoff_s=0.1
 )
@@ -69,7 +70,7 @@ def test_it_simulates_to_what_was_stored(humanoid, standing):
 
 def test_its_errors_are_those_of_the_two_clips(humanoid, standing):
     clip, outcome = standing
-    found = following_metrics(outcome.clip, clip, 0, humanoid)
+    found = measure(outcome.clip, clip, 0, humanoid).figures()
     for name, value in outcome.metrics.items():
         assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
 
@@ -96,13 +97,18 @@ def test_the_stretch_before_a_failure_is_kept_without_its_last_moments(humanoid)
     outcome = correct(humanoid, clip)
     (attempt,) = outcome.attempts
     assert attempt.frames == 23
-    assert attempt.reason == "terminated after 23 steps"
+    assert attempt.failed_frame == 24
+    assert attempt.reason.startswith("root ")
+    assert attempt.reason.endswith("m off (allowed 0.6 m)")
     assert outcome.clip is not None
     assert (outcome.end_frame, outcome.whole) == (20, False)
     assert outcome.clip.num_frames == 21
     strict = correct(humanoid, clip, replace(CONFIG, min_segment_s=0.7))
     assert strict.clip is None
-    assert strict.reasons[0].startswith("MPC tracked 0.77 s at most; 0.7 s are needed before the")
+    (failed,) = strict.failures
+    assert (failed.corrector, failed.rule, failed.frame) == ("mpc", "ended", 24)
+    assert failed.reason.startswith("MPC fell at frame 24 in the longest of 1 attempts: root ")
+    assert "0.77 s were tracked, 0.7 s are needed before the 0.1 s" in failed.reason
 
 
 def test_failures_are_retried_with_other_seeds_then_more_look_ahead(humanoid):
@@ -119,5 +125,5 @@ def test_settings_in_turn():
     tried = list(settings(replace(CONFIG, mpc_retries=2, mpc_stronger_retry=True)))
     assert [number for _, number in tried] == [0, 1, 2, 3]
     assert [mpc for mpc, _ in tried[:3]] == [MPC] * 3
-    assert tried[3][0] == replace(MPC, horizon=6, execute=1)
+    assert tried[3][0] == replace(MPC, samples=12, horizon=6, execute=1)
     assert len(list(settings(CONFIG))) == 1

@@ -13,11 +13,11 @@ from envs.sims.base import SimConfig
 from envs.sims.registry import backend_factory
 from envs.tracking.config import PRESETS
 from parc_ray.correction.config import CorrectionConfig, GateConfig
-from parc_ray.correction.outcome import Attempt, Outcome
+from parc_ray.correction.measures import measure
+from parc_ray.correction.outcome import Attempt, Failure, Outcome
 from parc_ray.correction.strategies import (
     better,
     correct_by_tracker,
-    following_metrics,
     judge,
     needs_mpc,
     record_config,
@@ -27,6 +27,14 @@ from tests.correction.helpers import outcome_of, recording_of
 from tests.envs.helpers import stand_clip, sway_clip
 
 CONFIG = CorrectionConfig(min_segment_s=0.5)
+
+
+def following_metrics(clip, source, start, humanoid):
+    return measure(clip, source, start, humanoid).figures()
+
+
+def failure(reason, corrector="tracker", frame=3):
+    return Failure(corrector=corrector, rule="ended", frame=frame, reason=reason)
 
 
 def test_errors_against_the_source_worked_numbers(humanoid):
@@ -84,34 +92,39 @@ def test_a_good_recording_keeps_its_figures(humanoid):
     assert outcome.clip.metrics.items() >= outcome.metrics.items()
 
 
+WIDE = {"max_mean_body_error_m": 9.0, "max_slide_mps": 99.0}
+
+
 @pytest.mark.parametrize(
-    ("gate", "shift", "reason"),
+    ("gate", "shift", "rule", "reason"),
     [
-        (GateConfig(), (0.5, 0.0, 0.0), "mean body error"),
-        (GateConfig(max_mean_body_error_m=9.0), (0.8, 0.0, 0.0), "largest root error"),
-        (GateConfig(max_mean_body_error_m=9.0), (0.0, 0.0, -0.3), "mean depth"),
-        (
-            GateConfig(max_mean_body_error_m=9.0, max_high_jerk_share=0.0),
-            (0.5, 0.0, 0.0),
-            "high-jerk",
-        ),
+        (GateConfig(max_slide_mps=99.0), (0.5, 0.0, 0.0), "body_error", "mean body error"),
+        (GateConfig(**WIDE), (0.8, 0.0, 0.0), "root_error", "largest root error"),
+        (GateConfig(**WIDE), (0.0, 0.0, -0.3), "penetration", "mean depth"),
+        (GateConfig(**WIDE, max_high_jerk_share=0.0), (0.5, 0.0, 0.0), "jerk", "high-jerk"),
     ],
 )
-def test_a_refused_recording_is_dropped_with_its_reason(humanoid, gate, shift, reason):
-    outcome, source = outcome_of(humanoid, shift=shift)
+def test_a_refused_recording_is_kept_apart_with_its_reason(humanoid, gate, shift, rule, reason):
+    outcome, source = outcome_of(humanoid, shift=shift, first=5)
     judge(outcome, source, humanoid, replace(CONFIG, gate=gate))
     assert outcome.clip is None
     assert outcome.corrector is None
     assert not outcome.whole
-    assert len(outcome.reasons) == 1
-    assert outcome.reasons[0].startswith("tracker recording refused: ")
-    assert reason in outcome.reasons[0]
+    (failed,) = outcome.failures
+    assert (failed.corrector, failed.rule) == ("tracker", rule)
+    assert failed.frame is not None
+    assert failed.frame >= 5  # a frame of the source, which the recording starts at 5
+    assert failed.reason.startswith("tracker recording refused: ")
+    assert reason in failed.reason
+    assert outcome.refused is not None
+    assert outcome.refused.clip_id == "sway_rec_refused"
+    assert outcome.clips() == [outcome.refused]
 
 
 def test_nothing_recorded_is_nothing_to_judge(humanoid):
-    outcome = Outcome(source_id="a", reasons=["tracker failed: root_pos"])
+    outcome = Outcome(source_id="a", failures=[failure("the tracker fell")])
     judge(outcome, sway_clip(humanoid, 31), humanoid, CONFIG)
-    assert outcome.reasons == ["tracker failed: root_pos"]
+    assert outcome.reasons == ["the tracker fell"]
     assert outcome.metrics == {}
 
 
@@ -132,7 +145,7 @@ def test_the_longer_recording_wins_and_all_attempts_stay(humanoid):
     short, _ = outcome_of(humanoid, last=20)
     long, _ = outcome_of(humanoid, last=40)
     short.attempts, long.attempts = [attempt("tracker")], [attempt("mpc")]
-    short.reasons = ["x"]
+    short.failures = [failure("x")]
     for a, b in ((short, long), (long, short)):
         best = better(a, b)
         assert best.clip is long.clip
@@ -147,7 +160,7 @@ def test_of_equal_recordings_the_trackers_stays(humanoid):
 
 
 def test_two_failures_keep_both_reasons(humanoid):
-    a, b = Outcome(source_id="a", reasons=["x"]), Outcome(source_id="a", reasons=["y"])
+    a, b = (Outcome(source_id="a", failures=[failure(text)]) for text in "xy")
     assert better(a, b).reasons == ["x", "y"]
     clip, _ = outcome_of(humanoid)
     assert better(a, clip).clip is clip.clip
@@ -160,19 +173,28 @@ def test_outcomes_survive_json(humanoid):
     judge(outcome, source, humanoid, CONFIG)
     outcome.metrics["undefined"] = math.nan
     record = json.loads(json.dumps(outcome.record(), allow_nan=False))
-    back = Outcome.from_record(record, outcome.clip)
+    back = Outcome.from_record(record, {c.clip_id: c for c in outcome.clips()})
     assert math.isnan(back.metrics.pop("undefined"))
     outcome.metrics.pop("undefined")
     assert back == outcome
     assert record["seconds"] == pytest.approx(20 / 30)
 
 
-def test_failed_outcomes_survive_json():
-    outcome = Outcome(source_id="a", reasons=["because"], attempts=[attempt("mpc")])
+def test_failed_outcomes_survive_json(humanoid):
+    outcome = Outcome(
+        source_id="a", failures=[failure("because", "mpc")], attempts=[attempt("mpc")]
+    )
     record = json.loads(json.dumps(outcome.record()))
     assert record["clip_id"] is None
     assert record["seconds"] == 0.0
-    assert Outcome.from_record(record, None) == outcome
+    assert record["reasons"] == ["because"]
+    assert Outcome.from_record(record, {}) == outcome
+    kept, source = outcome_of(humanoid, shift=(0.9, 0.0, 0.0))
+    judge(kept, source, humanoid, CONFIG)
+    record = json.loads(json.dumps(kept.record()))
+    back = Outcome.from_record(record, {c.clip_id: c for c in kept.clips()})
+    assert back.refused is kept.refused is not None
+    assert back.failures == kept.failures
 
 
 def test_seeds_belong_to_motions_not_to_places():
@@ -188,6 +210,8 @@ def test_recorder_settings_follow_the_correction():
     assert config.fractions == (0.0, 0.25)
     assert (config.min_remaining_s, config.segment_min_s, config.seed) == (0.5, 0.5, 3)
     assert config.accept_segments
+    assert config.attempts == 3
+    assert record_config(replace(CONFIG, perturbed_starts=0), seed=3).attempts == 1
 
 
 class ZeroPolicy:
@@ -223,5 +247,9 @@ def test_the_tracker_records_what_stands_and_says_why_not_otherwise(humanoid):
     assert stand_outcome.clip.provenance.hashes["tracker"] == "t"
     assert stand_outcome.clip.provenance.iteration == 2
     assert flee_outcome.clip is None
-    assert flee_outcome.reasons
+    (failed,) = flee_outcome.failures
+    assert failed.frame == flee_outcome.attempts[0].failed_frame
+    assert failed.frame == flee_outcome.attempts[0].frames + 1
+    assert f"fell at frame {failed.frame}" in failed.reason
+    assert flee_outcome.attempts[0].cpu_s > 0
     assert flee_outcome.attempts[0].frames < flee_outcome.attempts[0].wanted

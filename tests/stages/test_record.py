@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from algorithms.mpc.config import MpcConfig
@@ -26,7 +27,7 @@ CONFIG = replace(
     get_recipe("smoke"),
     correction=CorrectionConfig(
         strategy="mpc",
-        mpc=MpcConfig(samples=8, horizon=4, knots=2, iterations=1),
+        mpc=MpcConfig(samples=8, horizon=4, knots=2, iterations=1, rewinds=0),
         mpc_retries=0,
         mpc_stronger_retry=False,
         mpc_backoff_s=0.1,
@@ -38,7 +39,7 @@ CONFIG = replace(
 def test_outcomes_are_counted_by_corrector_and_extent(humanoid):
     whole, _ = outcome_of(humanoid)
     piece, _ = outcome_of(humanoid, last=20)
-    failed = Outcome(source_id="c", reasons=["r"])
+    failed = Outcome(source_id="c")
     piece.corrector = "mpc"
     whole.metrics = {"body_global_m": 0.1, "tpl": math.nan, "contact_f1": 1.0}
     piece.metrics = {"body_global_m": 0.3, "tpl": 2.0}
@@ -90,7 +91,18 @@ def test_the_stage_keeps_what_can_be_followed_and_says_why_not(tmp_path, humanoi
     assert (stand["source_id"], stand["clip_id"]) == ("stand", "stand_mpc")
     assert flee["clip_id"] is None
     assert "0.5 s are needed" in flee["reasons"][0]
-    assert flee["attempts"][0]["reason"].startswith("terminated after")
+    assert flee["attempts"][0]["reason"].startswith("root ")
+    home = tmp_path / "it_01/record"
+    failures = pd.read_csv(home / "failures.csv")
+    assert failures["source"].tolist() == ["flee"]
+    assert failures["frame"].tolist() == [flee["attempts"][0]["failed_frame"]]
+    assert failures["rule"].tolist() == ["ended"]
+    clips = pd.read_csv(home / "corrections.csv", keep_default_na=False).set_index("source")
+    assert clips["corrector"].to_dict() == {"stand": "mpc", "flee": "none"}
+    by = pd.read_csv(home / "correctors.csv", keep_default_na=False).set_index("corrector")
+    assert by["motions"].to_dict() == {"tracker": 0, "mpc": 1, "none": 1}
+    assert float(by.loc["mpc", "cpu_s"]) == pytest.approx(result.metrics["mpc_cpu_s"])
+    assert result.metrics["failed/ended"] == 1.0
     storage = Storage.from_uri(tmp_path)
     (clip,) = read_clips(storage, Manifest.load(storage, "it_01/record/manifest.json"))
     assert clip.provenance.parents == ("stand",)
@@ -112,3 +124,19 @@ def test_recordings_belong_to_motions_not_to_their_order(tmp_path, humanoid, her
         found.append({c.clip_id: c.frames.root_pos for c in recorded})
     assert found[0].keys() == found[1].keys() != set()
     assert all(found[0][key].equal(found[1][key]) for key in found[0])
+
+
+def test_what_the_gate_refuses_is_kept_apart(tmp_path, humanoid, here):
+    motions = put_clips(tmp_path, "it_01/generate", [stand_clip(humanoid, 16)], humanoid)
+    gate = replace(CONFIG.correction.gate, max_mean_body_error_m=0.0)
+    config = replace(CONFIG, correction=replace(CONFIG.correction, gate=gate))
+    result = run_body(tmp_path, "record", STAGE.body, {"motions": motions}, config, 1)
+    assert result.metrics["corrected"] == 0
+    assert result.metrics["failed/body_error"] == 1.0
+    storage = Storage.from_uri(tmp_path)
+    assert Manifest.load(storage, "it_01/record/manifest.json").rows == 0
+    (refused,) = read_clips(storage, Manifest.load(storage, "it_01/record/refused.json"))
+    assert refused.clip_id == "stand_mpc_refused"
+    (record,) = json.loads((tmp_path / "it_01/record/records.json").read_text())
+    assert record["refused_id"] == refused.clip_id
+    assert record["failures"][0]["rule"] == "body_error"
