@@ -31,7 +31,11 @@ REST_M_S = 0.4
 """m/s, slower points rest."""
 CERTAIN = 100.0
 """%, what ``y_up_gain`` says where the trunk points along y all the time."""
-_ALONG = math.cos(math.radians(30.0))
+DOUBTFUL = 10.0
+"""%, the most that ``y_up_gain`` says where no reading makes somebody who stands."""
+STANDS = 0.4
+"""Share of the frames with a standing foot from which a reading makes somebody who stands."""
+_ALONG = math.cos(math.radians(45.0))
 _ALL_THE_TIME = 0.95
 _AS_WELL = 0.02
 _SOLE_DEPTH_M = 0.005
@@ -137,7 +141,10 @@ def y_up_gain(
 def best_reading(
     points: Tensor, soles: Sequence[Tensor], root_pos: Tensor, root_rot: Tensor, fps: float
 ) -> tuple[float, Reading | None]:
-    """The gain of ``y_up_gain``, and the reading that it is of; None where none is better."""
+    """The gain of ``y_up_gain``, and the reading that it is of; None where none is better.
+
+    Who skates or only runs stands in few frames whatever is up, so little can be said of them.
+    """
     present = borne_share(points, fps)
     best, chosen = present, None
     for reading, other in _read_again(points, root_pos, root_rot):
@@ -146,7 +153,8 @@ def best_reading(
             return CERTAIN, reading
         if share > best + (_AS_WELL if chosen else 0.0):
             best, chosen = share, reading
-    return 100.0 * (best - present), chosen
+    gain = 100.0 * (best - present)
+    return gain if best >= STANDS else min(gain, DOUBTFUL), chosen
 
 
 def _lies_along_y(root_rot: Tensor) -> bool:

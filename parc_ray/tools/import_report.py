@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -205,7 +206,10 @@ def report_files(
     overlaps: Sequence[Overlap],
 ) -> dict[str, bytes]:
     """The report as CSV (one row per clip) and JSON (everything), by suffix."""
-    entries = [_entry(clip, character) for clip in clips]
+    shared: dict[str, list[str]] = defaultdict(list)
+    for overlap in overlaps:
+        shared[overlap.first].append(overlap.text().removeprefix(f"{overlap.first}: "))
+    entries = [_entry(clip, character, shared[clip.clip_id]) for clip in clips]
     entries += [{"clip": _file_of(line), "verdict": "fail", "reason": line} for line in refused]
     entries += [{"clip": _file_of(line), "verdict": "short", "reason": line} for line in left_out]
     content = {
@@ -221,7 +225,7 @@ def _file_of(line: str) -> str:
     return line.split(": ")[0]
 
 
-def _entry(clip: MotionClip, character: Character) -> dict[str, Any]:
+def _entry(clip: MotionClip, character: Character, overlaps: list[str]) -> dict[str, Any]:
     found = findings(clip)
     figures = {k: v for k, v in clip.metrics.items() if k.split("_")[0] in ("retarget", "inferred")}
     return {
@@ -236,6 +240,7 @@ def _entry(clip: MotionClip, character: Character) -> dict[str, Any]:
         "terrain": terrain_origin(clip),
         "terrain_confidence": terrain_confidence(clip),
         "contact_share": contact_share(clip, character),
+        "overlaps": overlaps,
         "repairs": repairs(clip),
         "notes": clip.provenance.notes,
         **figures,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,15 @@ import pytest
 import torch
 from scipy.spatial.transform import Rotation
 
+from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.data.checks import judge
 from parc_ray.data.importers import ImportOptions, import_path
 from parc_ray.data.importers.mimickit import load
 from parc_ray.data.importers.raw import RawMotion
 from parc_ray.data.repair import RepairConfig, turn_up
-from parc_ray.data.up_axis import borne_share, sole_indices, standing_share
+from parc_ray.data.up_axis import DOUBTFUL, borne_share, sole_indices, standing_share
 from parc_ray.errors import InputError
 from tests.data import files
-from tests.synthesis.helpers import walk_frames
 
 REPAIR = ImportOptions(repair=RepairConfig())
 TO_Y = Rotation.from_matrix([[1, 0, 0], [0, 0, 1], [0, -1, 0]])  # (x, y, z) to (x, z, -y)
@@ -35,19 +36,48 @@ def written(way: str, pos: np.ndarray, turn: Rotation) -> tuple[np.ndarray, Rota
     return axes.apply(pos), axes * turn if way.startswith("world") else axes * turn * axes.inv()
 
 
-def walk_in_a_curve(path: Path, humanoid, way: str = "") -> None:
-    """A MimicKit file of a walk that turns by a right angle, bobs, and ends half a metre up."""
+def strides(humanoid, steps: int = 6, frames: int = 15) -> tuple[np.ndarray, torch.Tensor]:
+    """Root positions (T, 3) and dofs (T, D) of a walk along x on straight stance legs.
+
+    The stance foot stays flat where it is while the hip goes over it, as a pendulum upside down.
+    """
+    skeleton = humanoid.skeleton
+    rest = torch.zeros(1, skeleton.num_dofs)
+    identity = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+    height = fk_from_dof(skeleton, torch.zeros(1, 3), identity, rest)[0][0, :, 2]
+    body = skeleton.body_index
+    leg = float(height[body("right_thigh")] - height[body("right_foot")])
+    way = np.linspace(-0.2, 0.2, frames, endpoint=False)  # of the hip over the stance foot, m
+    lean = torch.from_numpy(np.arcsin(way / leg)).float()
+    dof = torch.zeros(steps, frames, skeleton.num_dofs)
+    pos = np.zeros((steps, frames, 3))
+    for step in range(steps):
+        sides = ("right", "left") if step % 2 else ("left", "right")
+        bend = torch.sin(torch.linspace(0.0, math.pi, frames))
+        swing = -lean - 0.4 * bend
+        for side, angle, knee in ((sides[0], lean, 0 * bend), (sides[1], swing, bend)):
+            thigh, shin, foot = (
+                skeleton.dof_slices[body(f"{side}_{part}")] for part in ("thigh", "shin", "foot")
+            )
+            dof[step, :, thigh.start + 1] = angle
+            dof[step, :, shin.start] = knee
+            dof[step, :, foot.start + 1] = -angle - knee
+        pos[step, :, 0] = 0.4 * step + way
+        pos[step, :, 2] = humanoid.stand_height - leg * (1.0 - torch.cos(lean).numpy())
+    return pos.reshape(-1, 3), dof.reshape(-1, skeleton.num_dofs)
+
+
+def walk(path: Path, humanoid, way: str = "") -> None:
+    """A MimicKit file of a walk at 45 degrees to the axes, a metre off the origin."""
 
     def change(data):
-        walk = walk_frames(humanoid, seconds=3.0, speed=1.0)
-        count = walk.num_frames
-        yaw = Rotation.from_rotvec(np.linspace(0.3, 1.9, count)[:, None] * [0.0, 0.0, 1.0])
-        step = np.array([1.0, 0.0, 0.0]) / 30.0
-        pos = np.cumsum(yaw.apply(np.tile(step, (count, 1))), axis=0)
-        pos[:, 2] = walk.root_pos[:, 2].numpy()
+        pos, dof = strides(humanoid)
+        yaw = Rotation.from_rotvec([0.0, 0.0, math.pi / 4])
+        pos = yaw.apply(pos) + np.array([1.0, -0.5, 0.0])
+        turn = Rotation.concatenate([yaw] * len(pos))
         if way:
-            pos, yaw = written(way, pos, yaw)
-        data["frames"] = np.hstack([pos, yaw.as_rotvec(), walk.dof.numpy()])
+            pos, turn = written(way, pos, turn)
+        data["frames"] = np.hstack([pos, turn.as_rotvec(), dof.numpy()])
 
     files.mimickit(path, humanoid, change=change)
 
@@ -57,11 +87,13 @@ WAYS = ("world", "world cycle", "frames", "frames cycle", "path", "path cycle", 
 
 @pytest.mark.parametrize("way", ["world", "frames", "path cycle", "swapped"])
 def test_a_walk_with_y_up_is_refused_by_name_and_turned_by_repair(tmp_path, humanoid, way):
-    walk_in_a_curve(tmp_path / "right.pkl", humanoid)
+    walk(tmp_path / "right.pkl", humanoid)
     right = import_path(tmp_path / "right.pkl", humanoid)[0]
     assert right.metrics["check_y_up"] == 0.0
-    walk_in_a_curve(tmp_path / "wrong.pkl", humanoid, way)
-    with pytest.raises(InputError, match=r"wrong\.pkl: clip 'wrong': fails .*y_up .*--repair"):
+    walk(tmp_path / "wrong.pkl", humanoid, way)
+    with pytest.raises(
+        InputError, match=r"wrong\.pkl: clip 'wrong': fails .*y_up .*z should: turn .*--repair"
+    ):
         import_path(tmp_path / "wrong.pkl", humanoid)
     turned = import_path(tmp_path / "wrong.pkl", humanoid, REPAIR)[0]
     assert "repaired: y was up, z is now: " in turned.provenance.notes
@@ -135,6 +167,22 @@ def test_who_wriggles_on_the_spot_is_not_turned_onto_the_side(tmp_path, characte
     raw = load(tmp_path / "a.pkl", character)
     assert float(raw.root_pos[:, 0].abs().max()) == 0.0
     assert turn_up(raw, character, 0.0) == (raw, [])
+
+
+def test_who_glides_is_no_more_than_doubtful(tmp_path, humanoid):
+    """Feet that never rest may by chance do so in another reading."""
+
+    def skate(data):
+        block = np.array(data["frames"])
+        t = np.arange(len(block))[:, None] / 30.0
+        block[:, 6:] = 0.3 * np.sin(3 * t + np.arange(block.shape[1] - 6))
+        data["frames"] = block
+
+    files.mimickit(tmp_path / "a.pkl", humanoid, change=skate)
+    clip = import_path(tmp_path / "a.pkl", humanoid)[0]
+    assert 0.0 < clip.metrics["check_y_up"] <= DOUBTFUL
+    found = {finding.name: finding.severity for finding in judge(clip.metrics)}
+    assert found["y_up"] != "fail"
 
 
 def test_standing_takes_half_of_a_sole(humanoid):

@@ -116,6 +116,7 @@ def test_recordings_of_variants_by_the_tracker_are_d0(tmp_path, humanoid, config
         assert (told.maker, told.take, told.licence) == ("tracker", "take7", "CC-BY-4.0")
         assert told.hashes["tracker"] == policy.digest
         assert told.seeds == seeds[parent]
+        assert clip.replay is not None
         states = replay_clip(humanoid, clip.replay, config.sim)
         assert (states.root_pos + clip.replay.offset).equal(clip.frames.root_pos)
     facts = dataset_facts(str(run / "it_00/merge"), verify=True)

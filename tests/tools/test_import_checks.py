@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from parc_ray import cli
 from parc_ray.data.duplicates import Overlap
@@ -15,6 +16,7 @@ from parc_ray.data.manifest import Manifest
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import extend, load_dataset, save_dataset, write_part
 from parc_ray.motion.clip import Provenance
+from parc_ray.motion.mirror import mirror_frames
 from parc_ray.tools import import_report
 from tests.data import files
 from tests.motion.motions import make_clip
@@ -203,6 +205,30 @@ def test_copies_are_pointed_out(tmp_path, humanoid, capsys):
     _, out, _ = call(capsys, "import", folder, "--check", "--min-frames", "2")
     assert out.count("overlap: ") == 1
     assert "overlap: a: 100% in b (100% the other way)" in out
+
+
+def test_mirror_images_are_pointed_out_and_stand_in_the_report(tmp_path, humanoid, capsys):
+    folder = tmp_path / "two"
+    folder.mkdir()
+    t = torch.arange(60)[:, None] / 30.0
+    dof = 0.3 * torch.sin(3 * t + torch.arange(humanoid.skeleton.num_dofs))
+    still = make_clip(humanoid, 60).frames
+    swing = replace(still, dof=dof)
+    for name, frames in (("left", swing), ("right", mirror_frames(humanoid, swing))):
+
+        def put(data, dof=frames.dof):
+            block = np.array(data["frames"])
+            block[:, 6:] = dof.numpy()
+            data["frames"] = block
+
+        files.mimickit(folder / f"{name}.pkl", humanoid, frames=60, change=put)
+    report = tmp_path / "seen.csv"
+    _, out, _ = call(capsys, "import", folder, "--check", "--report", report)
+    lines = [line for line in out.splitlines() if "mirrored in" in line]
+    assert lines == ["overlap: left: 100% mirrored in right (100% the other way)"]
+    told = {row["clip"]: row["overlaps"] for row in csv.DictReader(report.open())}
+    assert "100% mirrored in right" in told["left"]
+    assert "100% mirrored in left" in told["right"]
 
 
 def test_many_copies_take_twenty_lines():
