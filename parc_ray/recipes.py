@@ -27,7 +27,7 @@ from parc_ray.config import (
     TrackerBudget,
 )
 from parc_ray.config_io import unknown_name
-from parc_ray.correction.config import CorrectionConfig
+from parc_ray.correction.config import CorrectionConfig, GateConfig
 from parc_ray.errors import InputError
 from parc_ray.synthesis.config import (
     AugmentConfig,
@@ -103,6 +103,7 @@ def smoke() -> ParcConfig:
             mpc_retries=0,
             mpc_max_s=2.0,
             min_segment_s=0.5,
+            gate=GateConfig(min_contact_f1=0.0, max_high_jerk_share=0.25, max_slide_mps=2.0),
         ),
         evaluation=_small_evaluation(terrains=2, motions=2, starts=4, random_starts=8),
         resources=_two_cores(),
