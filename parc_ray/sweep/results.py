@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pandas as pd
 from parc_ray.data.storage import Storage
 from parc_ray.evaluation.bootstrap import Interval
 from parc_ray.evaluation.published import BLENDS
+from parc_ray.evaluation.report import Picture, Section, render_report, sheet_table
 from parc_ray.evaluation.results import GENERATOR_FIGURES, TRACKER_FIGURES, Figure, published_value
 from parc_ray.evaluation.tables import (
     OURS_LABEL,
@@ -75,7 +77,7 @@ def last_figures(table: pd.DataFrame) -> dict[str, dict[str, Interval]]:
 def write_sweep(
     directory: Path, name: str, spec: SweepSpec, trials: Sequence[Trial], pictures: Sequence[str]
 ) -> pd.DataFrame:
-    """Write ``results.csv`` and ``.parquet``, ``wide.csv``, ``tables.md`` and ``tables.tex``.
+    """Write ``results.csv``, ``results.parquet``, ``tables.md``, ``tables.tex``, ``report.html``.
 
     Args:
         directory: of the sweep.
@@ -94,7 +96,24 @@ def write_sweep(
     page = markdown(sheets, f"Sweep {name}", text) + (f"\n{images}\n" if images else "")
     storage.write_bytes_atomic("tables.md", page.encode())
     storage.write_bytes_atomic("tables.tex", latex(sheets).encode())
+    storage.write_bytes_atomic("report.html", _page(directory, name, text, sheets, pictures))
     return table
+
+
+def _page(
+    directory: Path, name: str, text: str, sheets: Sequence[Sheet], pictures: Sequence[str]
+) -> bytes:
+    """The same as one self-contained page."""
+    drawn = []
+    for picture in pictures:
+        data = b64encode((directory / picture).read_bytes()).decode()
+        drawn.append(Picture(uri=f"data:image/png;base64,{data}", alt=picture))
+    sections = [
+        Section(title="What was swept", text=text),
+        Section(title="Figures", pictures=drawn),
+        Section(title="Tables", tables=[sheet_table(sheet) for sheet in sheets]),
+    ]
+    return render_report(f"Sweep {name}", "", [], sections).encode()
 
 
 def _sheets(

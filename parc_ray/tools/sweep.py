@@ -177,6 +177,11 @@ def prepare(
     configs = [trial.config for trial in trials]
     lenders = [lender] if lender is not None else []
     shared = shared_stages([*configs, *lenders], spec.until)
+    if lender is not None and not shared:
+        raise InputError(
+            f"--run {source}: none of its stages is that of every trial; seed, data and settings "
+            "before the swept values must be the run's; drop --run, or the values that differ"
+        )
     return Sweep(
         name=name,
         directory=directory,
