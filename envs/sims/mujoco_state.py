@@ -94,8 +94,14 @@ def quat_to_exp(q: Array) -> Array:
 
 def rotate(q: Array, v: Array) -> Array:
     """Rotate ``v`` (..., 3) by quaternions wxyz (..., 4)."""
-    t = 2.0 * np.cross(q[..., 1:], v)
-    return v + q[..., :1] * t + np.cross(q[..., 1:], t)
+    w, x, y, z = np.moveaxis(q, -1, 0)
+    vx, vy, vz = np.moveaxis(v, -1, 0)
+    tx, ty, tz = 2.0 * (y * vz - z * vy), 2.0 * (z * vx - x * vz), 2.0 * (x * vy - y * vx)
+    out = np.empty(v.shape)
+    out[..., 0] = vx + w * tx + (y * tz - z * ty)
+    out[..., 1] = vy + w * ty + (z * tx - x * tz)
+    out[..., 2] = vz + w * tz + (x * ty - y * tx)
+    return out
 
 
 def pack_state(layout: StateLayout, state: SimState) -> Array:

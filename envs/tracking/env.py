@@ -17,9 +17,11 @@ from torch import Tensor
 from envs.sims.base import ContainedBackend, SimConfig
 from envs.sims.registry import make_backend
 from envs.tracking.config import TrackingConfig
-from envs.tracking.motion_bank import MotionBank, Reference
+from envs.tracking.lookahead import Sight, make_lookahead
+from envs.tracking.motion_bank import MotionBank
 from envs.tracking.observations import Layout
-from envs.tracking.sampling import StartSampler, class_balanced, with_initial_share
+from envs.tracking.sampling import Starts, StartSampler, class_balanced, with_initial_share
+from envs.tracking.start_queue import PreparedStarts, StartQueue
 from envs.tracking.task import REASONS, Noise, TrackingTask
 from parc_ray.motion.clip import MotionClip
 from parc_ray.protocols import StepResult
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from parc_ray.character.character import Character
 
 _MAX_CLIPS_LOGGED = 256
+_PREPARED = 64
 _EPISODE_STATE = ("clip", "start", "steps", "episode_return", "previous")
 
 
@@ -82,7 +85,10 @@ class VectorTrackingEnv:
         self.steps = torch.zeros(num_envs, dtype=torch.long)
         self.episode_return = torch.zeros(num_envs)
         self.previous = torch.zeros(num_envs, self.action_dim)
-        self._refs: Reference = self._references(torch.arange(num_envs))
+        size = min(max(num_envs // 4, 1), _PREPARED)
+        self.ahead = make_lookahead(self.task, sampling.start_on_frames)
+        self.queue = StartQueue(self.sampler, self._prepare, self._see, size)
+        self.ahead.fill(self.clip, self._frame())
 
     @property
     def layout(self) -> Layout:
@@ -92,20 +98,20 @@ class VectorTrackingEnv:
     def reset(self) -> Tensor:
         """Start all environments anew; observations (N, O)."""
         with torch.no_grad():
-            everyone = torch.arange(self.num_envs)
             obs = torch.empty(self.num_envs, self.obs_dim)
-            self._restart(everyone, obs)
+            self._restart(torch.arange(self.num_envs), obs)
             return obs
 
     @torch.no_grad()
     def step(self, action: Tensor) -> StepResult:
         """Advance by one control step with normalised actions (N, A)."""
-        target = self.task.targets(action, self._refs)
+        target = self.task.targets(action, self.ahead.now)
         self.backend.step(target)
         self.steps += 1
-        everyone = torch.arange(self.num_envs)
-        self._refs = self._references(everyone)
-        seen = self.task.observe(self.backend.state(), self._refs, self.clip, self._frame())
+        frame = self._frame()
+        seen = self.task.observe(
+            self.backend.state(), self.ahead.advance(self.clip, frame), self.clip, frame
+        )
         obs = self.task.builder(seen)
         terms = self.task.reward_terms(seen, action, self.previous, target)
         reward = self.task.total_reward(terms)
@@ -121,9 +127,7 @@ class VectorTrackingEnv:
         final_obs = obs[ids]
         if len(ids):
             self._episode_log(log, ids, failures, at_end)
-            self.sampler.update(
-                self.clip[ids], self.start[ids], self._frame()[ids].float(), failed[ids]
-            )
+            self.queue.ended(self.clip[ids], self.start[ids], frame[ids].float(), failed[ids])
             self._restart(ids, obs)
         worthless = truncated & at_end & (self.config.termination.clip_end == "zero")
         return StepResult(
@@ -141,6 +145,7 @@ class VectorTrackingEnv:
         return {
             "backend": self.backend.state_dict(),
             "sampler": self.sampler.state_dict(),
+            "queue": self.queue.state_dict(),
             "rng": self.rng.get_state(),
             **{name: getattr(self, name).clone() for name in _EPISODE_STATE},
         }
@@ -149,16 +154,18 @@ class VectorTrackingEnv:
         """Continue from `state_dict` of an environment with equal arguments."""
         self.backend.load_state_dict(state["backend"])
         self.sampler.load_state_dict(state["sampler"])
+        self.queue.load_state_dict(state.get("queue", {}))
         self.rng.set_state(state["rng"])
         for name in _EPISODE_STATE:
             getattr(self, name).copy_(state[name])
-        self._refs = self._references(torch.arange(self.num_envs))
+        self.ahead.fill(self.clip, self._frame())
 
     @torch.no_grad()
     def observe(self) -> Tensor:
         """Observations (N, O) of the present moment, without advancing anything."""
         state = self.backend.state()
-        seen = self.task.observe(state, self._refs, self.clip, self._frame())
+        frame = self._frame()
+        seen = self.task.observe(state, self.task.references(self.clip, frame), self.clip, frame)
         return self.task.builder(seen)
 
     def metrics(self) -> dict[str, float]:
@@ -184,29 +191,35 @@ class VectorTrackingEnv:
         """Release the simulator."""
         self.backend.close()
 
+    def _whole(self, frame: Tensor) -> Tensor:
+        """Frame numbers as whole numbers where starts are on frames."""
+        return frame.long() if self.config.sampling.start_on_frames else frame
+
     def _frame(self) -> Tensor:
         """(N,) frame number in the clip; long where starts are on frames."""
-        if self.config.sampling.start_on_frames:
-            return self.start.long() + self.steps
-        return self.start + self.steps
+        return self._whole(self.start) + self.steps
 
-    def _references(self, ids: Tensor) -> Reference:
-        return self.task.references(self.clip[ids], self._frame()[ids])
+    def _see(self, clip: Tensor, start: Tensor) -> Sight:
+        """Look ahead from starts (K,)."""
+        return self.ahead.see(clip, self._whole(start))[1]
+
+    def _prepare(self, starts: Starts) -> PreparedStarts:
+        """States and first observations of new episodes."""
+        clip, frame = starts.clip, self._whole(starts.frame)
+        ahead, sight = self.ahead.see(clip, frame)
+        seen = self.task.start(ahead, clip, frame, self.noise, self.rng)
+        return PreparedStarts(clip, starts.frame, seen.state, self.task.builder(seen), sight)
 
     def _restart(self, ids: Tensor, obs: Tensor) -> None:
         """Begin new episodes in ``ids`` (K,) and write their observations into ``obs``."""
-        starts = self.sampler.sample(len(ids), self.rng)
+        starts = self.queue.take(len(ids), self.rng)
         self.clip[ids], self.start[ids] = starts.clip, starts.frame
         self.steps[ids] = 0
         self.episode_return[ids] = 0.0
         self.previous[ids] = 0.0
-        frame = self._frame()[ids]
-        refs = self._references(ids)
-        seen = self.task.start(refs, starts.clip, frame, self.noise, self.rng)
-        self.backend.set_state(ids, starts.clip, seen.state)
-        for name, value in vars(refs).items():
-            getattr(self._refs, name)[ids] = value
-        obs[ids] = self.task.builder(seen)
+        self.backend.set_state(ids, starts.clip, starts.state)
+        self.ahead.replace(ids, starts.sight)
+        obs[ids] = starts.obs
 
     def _step_log(self, terms: dict[str, Tensor], reward: Tensor) -> dict[str, float]:
         values = torch.stack([*terms.values(), reward]).mean(-1).tolist()

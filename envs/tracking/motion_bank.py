@@ -8,20 +8,22 @@ Past its last frame a clip stands still. Shapes: F frames in all, C clips, B bod
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from envs.tracking.columns import Posing, columns, slerp
 from parc_ray.character.kinematics import (
     dof_to_joint_rot,
     finite_velocities,
     forward_kinematics,
-    joint_rot_to_dof,
 )
-from parc_ray.character.rotations import slerp
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.resample import unroll_loop
@@ -62,6 +64,52 @@ class Reference:
     def index(self, ids: object) -> Reference:
         """Select along the leading dimension(s) with any tensor index."""
         return Reference(**{f.name: getattr(self, f.name)[ids] for f in fields(self)})
+
+
+class Packing:
+    """All numbers of a `Reference` side by side, so that one look-up brings them.
+
+    Args:
+        character: gives the sizes.
+    """
+
+    def __init__(self, character: Character) -> None:
+        """Fix shapes and places."""
+        bodies, dofs = character.skeleton.num_bodies, character.skeleton.num_dofs
+        joints = character.skeleton.num_joints
+        self.shapes: dict[str, tuple[int, ...]] = {
+            "root_pos": (3,),
+            "root_rot": (4,),
+            "joint_rot": (joints, 4),
+            "dof": (dofs,),
+            "contacts": (bodies,),
+            "root_lin_vel": (3,),
+            "root_ang_vel": (3,),
+            "dof_vel": (dofs,),
+            "body_pos": (bodies, 3),
+        }
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        ends = list(itertools.accumulate(self.sizes))
+        self.slices = {
+            name: slice(end - size, end)
+            for name, size, end in zip(self.shapes, self.sizes, ends, strict=True)
+        }
+        self.width = ends[-1]
+
+    def pack(self, reference: Reference) -> Tensor:
+        """(..., width) of the fields (..., *shape)."""
+        lead = reference.root_pos.shape[:-1]
+        return torch.cat([getattr(reference, k).reshape(*lead, -1) for k in self.shapes], dim=-1)
+
+    def split(self, rows: Tensor) -> Reference:
+        """Views of rows (..., width)."""
+        parts = rows.split(self.sizes, dim=-1)
+        return Reference(
+            **{
+                name: part if len(shape) == 1 else part.unflatten(-1, shape)
+                for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+            }
+        )
 
 
 def clip_reference(
@@ -110,6 +158,7 @@ class TerrainBank:
         self.cell_size = torch.tensor([float(t.cell_size) for t in terrains])
         counts = self.size.prod(-1)
         self.start = torch.cumsum(counts, 0) - counts
+        self._zero = torch.zeros(1, 1)
 
     def height_at(self, terrain_ids: Tensor, xy: Tensor) -> Tensor:
         """Ground height (N, ...) under points xy (N, ..., 2) of terrains (N,); edges extend."""
@@ -141,8 +190,8 @@ class TerrainBank:
         """Heights (N, P) at cell coordinates (N, P), rounded half to even and clamped."""
         size = self.size[terrain_ids]
         limit = (size - 1).to(u.dtype)
-        i = torch.minimum(u.round().clamp_(min=0.0), limit[:, :1])
-        j = torch.minimum(v.round().clamp_(min=0.0), limit[:, 1:])
+        i = torch.clamp(u.round(), self._zero, limit[:, :1])
+        j = torch.clamp(v.round(), self._zero, limit[:, 1:])
         within = torch.addcmul(j, i, size[:, 1:].to(u.dtype)).long()
         flat = within.add_(self.start[terrain_ids][:, None])
         return self.heights.index_select(0, flat.reshape(-1)).view(u.shape)
@@ -171,9 +220,10 @@ class MotionBank:
         self.fps = control_hz
         parts = [clip_reference(character, clip, control_hz) for clip in self.clips]
         self._body_rot = torch.cat([rot for _, rot in parts])
-        self.frames = Reference(
-            **{f.name: torch.cat([getattr(p, f.name) for p, _ in parts]) for f in fields(Reference)}
-        )
+        self.packing = Packing(character)
+        self.posing = Posing(character.skeleton)
+        self._rows = torch.cat([self.packing.pack(reference) for reference, _ in parts])
+        self.frames = self.packing.split(self._rows)
         self.length = torch.tensor([clip.num_frames for clip in self.clips])
         self.start = torch.cumsum(self.length, 0) - self.length
         self.terrain = TerrainBank([clip.terrain for clip in self.clips])
@@ -207,14 +257,28 @@ class MotionBank:
             clip_ids: (N,) long.
             frame: (N, K) or (N,) frame numbers, long (gathered) or float (interpolated).
         """
+        return self.packing.split(self.rows(clip_ids, frame))
+
+    def rows(self, clip_ids: Tensor, frame: Tensor) -> Tensor:
+        """As `query`, packed: (N, K, width) or (N, width)."""
+        if not frame.is_floating_point():
+            index = self.index(clip_ids, frame)
+            return self._rows.index_select(0, index.reshape(-1)).unflatten(0, index.shape)
+        shape = (-1, *([1] * (frame.ndim - 1)))
+        last = (self.length[clip_ids] - 1).view(shape)
+        place = torch.minimum(frame, last.to(frame.dtype)).clamp(min=0.0)
+        below = torch.minimum(place.floor().long(), (last - 1).clamp(min=0))
+        index = self.start[clip_ids].view(shape) + below
+        return self._between(index.reshape(-1), (place - below).reshape(-1)).unflatten(
+            0, index.shape
+        )
+
+    def index(self, clip_ids: Tensor, frame: Tensor) -> Tensor:
+        """Row (N, K) or (N,) among all frames, of whole frame numbers; ends are held."""
         shape = (-1, *([1] * (frame.ndim - 1)))
         last = (self.length[clip_ids] - 1).view(shape)
         start = self.start[clip_ids].view(shape)
-        if not frame.is_floating_point():
-            return self._gather(start + torch.minimum(frame, last).clamp(min=0))
-        place = torch.minimum(frame, last.to(frame.dtype)).clamp(min=0.0)
-        below = torch.minimum(place.floor().long(), (last - 1).clamp(min=0))
-        return self._between(start + below, place - below)
+        return start + torch.minimum(frame, last).clamp(min=0)
 
     def body_rot(self, clip_ids: Tensor, frame: Tensor) -> Tensor:
         """World rotations (N, B, 4) of all bodies at frames (N,) of clips (N,)."""
@@ -227,34 +291,24 @@ class MotionBank:
     def _last(self, clip_ids: Tensor) -> Tensor:
         return self.length[clip_ids] - 1
 
-    def _gather(self, index: Tensor) -> Reference:
-        flat = index.reshape(-1)
-        return Reference(
-            **{
-                f.name: getattr(self.frames, f.name).index_select(0, flat).unflatten(0, index.shape)
-                for f in fields(Reference)
-            }
-        )
-
-    def _between(self, index: Tensor, blend: Tensor) -> Reference:
-        low, high = self._gather(index), self._gather(index + 1)
-        t = blend[..., None]
-        skeleton = self.character.skeleton
-        joint_rot = slerp(low.joint_rot, high.joint_rot, t.expand(low.joint_rot.shape[:-1]))
-        root_rot = slerp(low.root_rot, high.root_rot, blend)
-        root_pos = torch.lerp(low.root_pos, high.root_pos, t)
-        body_pos, _ = forward_kinematics(skeleton, root_pos, root_rot, joint_rot)
-        return Reference(
-            root_pos=root_pos,
-            root_rot=root_rot,
-            joint_rot=joint_rot,
-            dof=joint_rot_to_dof(skeleton, joint_rot),
-            contacts=torch.lerp(low.contacts, high.contacts, t),
-            root_lin_vel=low.root_lin_vel,
-            root_ang_vel=low.root_ang_vel,
-            dof_vel=low.dof_vel,
-            body_pos=body_pos,
-        )
+    def _between(self, index: Tensor, blend: Tensor) -> Tensor:
+        """Rows (M, width) between frames ``index`` (M,) and the next, at ``blend`` in [0, 1]."""
+        at, t = self.packing.slices, blend.numpy()
+        low = columns(self._rows.index_select(0, index))
+        high = columns(self._rows.index_select(0, index + 1))
+        out = low.copy()  # velocities are those of the frame below
+        for name in ("root_pos", "contacts"):
+            out[at[name]] += t * (high[at[name]] - low[at[name]])
+        turns = slice(at["root_rot"].start, at["joint_rot"].stop)
+        first, second = (np.swapaxes(x[turns].reshape(-1, 4, len(t)), 0, 1) for x in (low, high))
+        turned = slerp(first, second, t)
+        out[turns] = np.swapaxes(turned, 0, 1).reshape(-1, len(t))
+        joints = turned[:, 1:]
+        out[at["dof"]] = self.posing.dofs(joints)
+        pos, rot = (torch.from_numpy(out[at[name]].T) for name in ("root_pos", "root_rot"))
+        bodies = self.posing.place(pos, rot, self.posing.slots(joints))
+        out[at["body_pos"]] = bodies.flatten(1).T.numpy()
+        return torch.from_numpy(out.T.copy())
 
 
 def _crop_within(terrain: Heightfield, low: Tensor, high: Tensor) -> Heightfield:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from envs.tracking.columns import columns, six
 from envs.tracking.config import ObservationConfig
 from envs.tracking.motion_bank import Reference, TerrainBank
 from parc_ray.character.rotations import heading_angle, quat_to_6d
@@ -113,7 +116,8 @@ class Observed:
         state: simulated state.
         joint_rot: (N, J, 4) of the state.
         body_pos: (N, B, 3) of the state, world.
-        targets: references at the target steps, (N, S, ...).
+        features: (N, S, W) features of the references at the target steps
+            (`ObservationBuilder.features`).
         terrain_ids: (N,) long.
         current: reference at the present time, (N, ...).
         root_angle: (N,) rad between the root and its reference.
@@ -123,11 +127,16 @@ class Observed:
     state: SimState
     joint_rot: Tensor
     body_pos: Tensor
-    targets: Reference
+    features: Tensor
     terrain_ids: Tensor
     current: Reference
     root_angle: Tensor
     remaining_s: Tensor
+
+    @cached_property
+    def force_sq(self) -> Tensor:
+        """(N, B) squared terrain force on each body, N^2."""
+        return self.state.contact_force.square().sum(-1)
 
 
 class ObservationBuilder:
@@ -145,7 +154,7 @@ class ObservationBuilder:
         """Fix the layout; see the class."""
         self.config = config
         self.terrain = terrain
-        self.keys = list(character.key_bodies)
+        self.keys = torch.tensor(character.key_bodies)
         self._weight_n = 9.81 * float(character.body_masses.sum())
         upstream = config.layout == "upstream"
         self.points = ray_points() if upstream else grid_points(config)
@@ -154,6 +163,27 @@ class ObservationBuilder:
             bodies = character.skeleton.num_bodies
             blocks = (*blocks, Block(name="privileged", shape=(4 * bodies + 1,), critic_only=True))
         self.layout = Layout(blocks)
+        self._vectors = 3 + len(self.keys)
+        self._labelled = range(character.skeleton.num_bodies) if upstream else self.keys
+        shifted = torch.ones(self._vectors, 1)
+        shifted[1:3] = 0.0  # axes are directions
+        self._shifted = shifted
+
+    def features(self, reference: Reference) -> Tensor:
+        """What a target shows of a reference (M, ...), before it is seen from a root: (M, W).
+
+        In the world's frame: root position, images of x and z, key positions; then the pose (joint
+        coordinates, or 6-D rotations in the upstream layout) and contact labels.
+        """
+        upstream = self.config.layout == "upstream"
+        turns = reference.joint_rot.flatten(1) if upstream else reference.root_rot[:, :0]
+        quats = columns(torch.cat((reference.root_rot, turns), dim=-1))
+        axes = np.swapaxes(six(np.swapaxes(quats.reshape(-1, 4, quats.shape[-1]), 0, 1)), 0, 1)
+        axes = torch.from_numpy(axes.reshape(-1, quats.shape[-1]).T.copy())
+        pose = axes[:, 6:] if upstream else reference.dof
+        contacts = reference.contacts if upstream else reference.contacts[:, self.keys]
+        keys = reference.body_pos.index_select(1, self.keys).flatten(1)
+        return torch.cat((reference.root_pos, axes[:, :6], keys, pose, contacts), dim=-1)
 
     def __call__(self, seen: Observed) -> Tensor:
         """Observations (N, O), float32."""
@@ -192,7 +222,9 @@ class ObservationBuilder:
             Block(name="key_heights", shape=(keys,)),
         )
 
-    def _seen_from_heading(self, seen: Observed, heading: Tensor, own: Tensor) -> list[Tensor]:
+    def _seen_from_heading(
+        self, seen: Observed, heading: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """All vectors of both layouts, turned at once.
 
         Args:
@@ -201,35 +233,38 @@ class ObservationBuilder:
             own: (N, M, 3) positions of our bodies relative to our root.
 
         Returns:
-            Root rotation, velocities and ``own`` (N, 12 + 3 M); targets' root offset and rotation
-            (N, S, 9); targets' key bodies (N, S, 3 K).
+            Root rotation, velocities and ``own`` (N, 12 + 3 M); the targets' root offset, rotation
+            and key bodies (N, S, 9 + 3 K).
         """
-        state, targets = seen.state, seen.targets
-        steps, root = targets.root_pos.shape[1], state.root_pos[:, None]
-        axes = quat_to_6d(torch.cat((state.root_rot[:, None], targets.root_rot), dim=1))
-        keys = targets.body_pos[:, :, self.keys] - root[:, :, None]
-        vectors = torch.cat(
+        state, count = seen.state, self._vectors
+        axes = quat_to_6d(state.root_rot).unflatten(-1, (2, 3))
+        vectors = seen.features[..., : 3 * count].unflatten(-1, (count, 3))
+        vectors = vectors - (state.root_pos[:, None, None] * self._shifted)
+        steps = vectors.shape[1]
+        everything = torch.cat(
             (
-                axes[:, 0].unflatten(-1, (2, 3)),
+                axes,
                 state.root_lin_vel[:, None],
                 state.root_ang_vel[:, None],
                 own,
-                torch.cat((targets.root_pos - root, axes[:, 1:]), dim=-1).reshape(-1, 3 * steps, 3),
-                keys.flatten(1, 2),
+                vectors.flatten(1, 2),
             ),
             dim=1,
         )
-        local = vectors @ heading_matrix(heading)
-        first, second = 4 + own.shape[1], 4 + own.shape[1] + 3 * steps
-        return [
-            local[:, :first].flatten(1),
-            local[:, first:second].reshape(-1, steps, 9),
-            local[:, second:].reshape(-1, steps, 3 * len(self.keys)),
-        ]
+        local = everything @ heading_matrix(heading)
+        first = 4 + own.shape[1]
+        return local[:, :first].flatten(1), local[:, first:].reshape(-1, steps, 3 * count)
+
+    def _targets(self, seen: Observed, local: Tensor) -> tuple[Tensor, Tensor]:
+        """Target blocks (N, S, ...): what is seen of them, and their contact labels."""
+        labels = len(self._labelled)
+        pose, contacts = seen.features[..., 3 * self._vectors :].split(
+            [seen.features.shape[-1] - 3 * self._vectors - labels, labels], dim=-1
+        )
+        return torch.cat((local[..., :9], pose, local[..., 9:]), dim=-1), contacts
 
     def _touching(self, seen: Observed) -> Tensor:
-        norm_sq = seen.state.contact_force.square().sum(-1)
-        return (norm_sq > self.config.contact_threshold_n**2).float()
+        return (seen.force_sq > self.config.contact_threshold_n**2).float()
 
     def _heights(self, seen: Observed, heading: Tensor) -> Tensor:
         clip = self.config.height_clip_m
@@ -239,16 +274,16 @@ class ObservationBuilder:
 
     def _upstream_parts(self, seen: Observed, heading: Tensor) -> list[Tensor]:
         state = seen.state
-        keys = seen.body_pos[:, self.keys] - state.root_pos[:, None]
-        own, roots, target_keys = self._seen_from_heading(seen, heading, keys)
-        pose = quat_to_6d(seen.targets.joint_rot).flatten(2)
+        keys = seen.body_pos.index_select(1, self.keys) - state.root_pos[:, None]
+        own, local = self._seen_from_heading(seen, heading, keys)
+        targets, contacts = self._targets(seen, local)
         return [
             own[:, :12],
             quat_to_6d(seen.joint_rot),
             state.dof_vel,
             own[:, 12:],
-            torch.cat((roots, pose, target_keys), dim=-1),
-            seen.targets.contacts,
+            targets,
+            contacts,
             self._touching(seen),
             self._heights(seen, heading),
         ]
@@ -256,17 +291,18 @@ class ObservationBuilder:
     def _base_parts(self, seen: Observed, heading: Tensor) -> list[Tensor]:
         state = seen.state
         bodies = seen.body_pos[:, 1:] - state.root_pos[:, None]
-        own, roots, target_keys = self._seen_from_heading(seen, heading, bodies)
-        key_pos = seen.body_pos[:, self.keys]
+        own, local = self._seen_from_heading(seen, heading, bodies)
+        targets, contacts = self._targets(seen, local)
+        key_pos = seen.body_pos.index_select(1, self.keys)
         ground = self.terrain.height_at(seen.terrain_ids, key_pos[..., :2])
         return [
             own[:, :12],
             state.dof_pos,
             state.dof_vel,
             own[:, 12:],
-            torch.cat((roots, seen.targets.dof, target_keys), dim=-1),
-            seen.targets.contacts[:, :, self.keys],
-            self._touching(seen)[:, self.keys],
+            targets,
+            contacts,
+            self._touching(seen).index_select(1, self.keys),
             self._heights(seen, heading),
             key_pos[..., 2] - ground,
         ]
@@ -274,5 +310,5 @@ class ObservationBuilder:
     def _privileged(self, seen: Observed, heading: Tensor) -> Tensor:
         """Critic only: body errors (3 B), terrain force in body weights (B), time left in s."""
         errors = (seen.current.body_pos - seen.body_pos) @ heading_matrix(heading)
-        force = seen.state.contact_force.square().sum(-1).sqrt() / self._weight_n
+        force = seen.force_sq.sqrt() / self._weight_n
         return torch.cat((errors.flatten(1), force, seen.remaining_s[:, None]), dim=-1)

@@ -7,17 +7,15 @@ apart from contact matching, which is signed, and the costs, which are 0 or more
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from parc_ray.character.rotations import quat_angle
+from envs.tracking.columns import chord_angle
 
 
 def pose_term(joint_rot: Tensor, ref_joint_rot: Tensor, weights: Tensor, scale: float) -> Tensor:
     """exp(-scale sum_j w_j theta_j^2) of joint rotations (N, J, 4); weights (J,)."""
-    angle = quat_angle(joint_rot, ref_joint_rot)
+    angle = chord_angle(joint_rot, ref_joint_rot)
     return torch.exp(-scale * (weights * angle * angle).sum(-1))
 
 
@@ -49,30 +47,28 @@ def root_velocity_term(
     return torch.exp(-scale * error)
 
 
-def key_term(
-    body_pos: Tensor, ref_body_pos: Tensor, key_bodies: Sequence[int], scale: float
-) -> Tensor:
+def key_term(body_pos: Tensor, ref_body_pos: Tensor, key_bodies: Tensor, scale: float) -> Tensor:
     """exp(-scale sum_k |difference|^2) of key positions relative to the root, world axes.
 
     Args:
         body_pos: (N, B, 3), body 0 is the root.
         ref_body_pos: (N, B, 3).
-        key_bodies: indices of the K key bodies.
+        key_bodies: (K,) long, indices of the key bodies.
         scale: 1/m^2.
     """
-    keys = list(key_bodies)
-    own = body_pos[:, keys] - body_pos[:, :1]
-    ref = ref_body_pos[:, keys] - ref_body_pos[:, :1]
-    return torch.exp(-scale * (ref - own).square().sum((-1, -2)))
+    offset = ref_body_pos - body_pos
+    apart = offset.index_select(1, key_bodies) - offset[:, :1]
+    return torch.exp(-scale * apart.square().sum((-1, -2)))
 
 
-def contact_strength(contact_force: Tensor, mode: str, threshold: float) -> Tensor:
-    """How much each body touches, (N, B) in [0, 1], from terrain forces (N, B, 3) in newton.
+def contact_strength(force_sq: Tensor, mode: str, threshold: float) -> Tensor:
+    """How much each body touches, (N, B) in [0, 1], from squared terrain forces (N, B) in N^2.
 
     `binary`: force above the threshold (paper eq. 21); `ramp`: force clamped to 1 N (code).
     """
-    norm = contact_force.square().sum(-1).sqrt()
-    return (norm > threshold).to(norm.dtype) if mode == "binary" else norm.clamp(max=1.0)
+    if mode == "binary":
+        return (force_sq > threshold * threshold).to(force_sq.dtype)
+    return force_sq.sqrt().clamp(max=1.0)
 
 
 def contact_term(strength: Tensor, ref_contacts: Tensor) -> Tensor:

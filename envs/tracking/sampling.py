@@ -17,6 +17,7 @@ from envs.tracking.config import SamplingConfig
 from parc_ray.data.weights import with_floor
 
 _START_EMA = 0.05
+_PER_FRAME = 1024.0
 _STATE = ("hazard", "seen", "clip_fail", "clip_seen", "start_fail", "start_seen")
 
 
@@ -255,11 +256,14 @@ class StartSampler:
         return torch.multinomial(probability, count, replacement=True, generator=rng)
 
     def _spread(self, room: Tensor, rng: torch.Generator) -> Tensor:
-        """Uniform place in [0, room), whole if starts are on frames."""
+        """Uniform place in [0, room), whole if starts are on frames.
+
+        Otherwise a multiple of 1/1024 frame, so that adding frames to it is exact.
+        """
         place = torch.rand(len(room), generator=rng) * room
         if self.config.start_on_frames:
-            place = torch.minimum(place.floor(), (room - 1).clamp(min=0).to(place.dtype))
-        return place
+            return torch.minimum(place.floor(), (room - 1).clamp(min=0).to(place.dtype))
+        return torch.floor(place * _PER_FRAME) / _PER_FRAME
 
     def _uniform_in(self, clip: Tensor, rng: torch.Generator, at_zero: float) -> Starts:
         frame = self._spread(self.num_starts[clip], rng)

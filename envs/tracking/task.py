@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from envs.tracking import rewards, terminations
+from envs.tracking.columns import chord_angle
 from envs.tracking.config import TrackingConfig
 from envs.tracking.control import pd_targets
 from envs.tracking.motion_bank import MotionBank, Reference
 from envs.tracking.observations import ObservationBuilder, Observed
 from envs.tracking.resets import disturb, lift_out, reference_state
-from parc_ray.character.kinematics import dof_to_joint_rot, forward_kinematics
-from parc_ray.character.rotations import quat_angle
 from parc_ray.protocols import SimState
 
 if TYPE_CHECKING:
@@ -38,6 +37,21 @@ class Noise:
     shift: float = 0.0
 
 
+@dataclass
+class Ahead:
+    """What the motions show at N places of clips.
+
+    Attributes:
+        current: references at these places, (N, ...).
+        next: references one control step later, (N, ...).
+        features: (N, S, W) features at the target steps (`ObservationBuilder.features`).
+    """
+
+    current: Reference
+    next: Reference
+    features: Tensor
+
+
 class TrackingTask:
     """Rules of tracking clips with a character.
 
@@ -53,10 +67,10 @@ class TrackingTask:
         self.bank = bank
         self.config = config
         self.builder = ObservationBuilder(character, config.observation, bank.terrain)
-        steps = config.observation.target_steps
-        offsets = sorted({0, 1, *steps})
-        self.offsets = torch.tensor(offsets)
-        self._targets = _as_slice([offsets.index(s) for s in steps])
+        self.posing = bank.posing
+        self.steps = torch.tensor(config.observation.target_steps)
+        self._features = self.builder.features(bank.frames)
+        self._keys = self.builder.keys
         self._joint_weights = character.joint_weights
         self._dof_weights = _dof_weights(character)
         self.body_limits = _body_limits(character, config)
@@ -64,40 +78,51 @@ class TrackingTask:
         weights = (reward.pose, reward.vel, reward.root, reward.root_vel, reward.key)
         self._weights = torch.tensor(weights) / sum(weights)
 
-    def references(self, clip: Tensor, frame: Tensor) -> Reference:
-        """References at the present, the next and the target steps, (N, S, ...)."""
-        offsets = self.offsets if not frame.is_floating_point() else self.offsets.to(frame.dtype)
-        return self.bank.query(clip, frame[:, None] + offsets)
+    def references(self, clip: Tensor, frame: Tensor) -> Ahead:
+        """What the motions show at places (N,) of clips (N,)."""
+        now, ahead = (self.bank.query(clip, frame + k) for k in (0, 1))
+        return Ahead(now, ahead, self.target_features(clip, frame))
 
-    def targets(self, action: Tensor, refs: Reference) -> Tensor:
+    def target_features(self, clip: Tensor, frame: Tensor) -> Tensor:
+        """(N, S, W) features at the target steps after places (N,) of clips (N,)."""
+        steps = self.steps if not frame.is_floating_point() else self.steps.to(frame.dtype)
+        frames = frame[:, None] + steps
+        if not frame.is_floating_point():
+            index = self.bank.index(clip, frames)
+            return self._features.index_select(0, index.reshape(-1)).unflatten(0, index.shape)
+        rows = self.bank.rows(clip, frames)
+        return self.builder.features(self.bank.packing.split(rows.flatten(0, 1))).unflatten(
+            0, frames.shape
+        )
+
+    def targets(self, action: Tensor, ahead: Ahead) -> Tensor:
         """PD targets (N, D) for actions (N, D), with the references of the present moment."""
-        return pd_targets(self.config.control, self.character, action, refs.joint_rot[:, 1])
+        return pd_targets(self.config.control, self.character, self.posing, action, ahead.next)
 
-    def observe(self, state: SimState, refs: Reference, clip: Tensor, frame: Tensor) -> Observed:
+    def observe(self, state: SimState, ahead: Ahead, clip: Tensor, frame: Tensor) -> Observed:
         """Everything that observations, rewards and failures are computed from."""
-        skeleton = self.character.skeleton
-        joint_rot = dof_to_joint_rot(skeleton, state.dof_pos)
-        body_pos, _ = forward_kinematics(skeleton, state.root_pos, state.root_rot, joint_rot)
-        return self._observed(state, joint_rot, body_pos, refs, clip, frame)
+        joints = self.posing.joints(state.dof_pos)
+        body_pos = self.posing.place(state.root_pos, state.root_rot, joints)
+        joint_rot = self.posing.by_joint(joints)
+        return self._observed(state, joint_rot, body_pos, ahead, clip, frame)
 
     def _observed(
         self,
         state: SimState,
         joint_rot: Tensor,
         body_pos: Tensor,
-        refs: Reference,
+        ahead: Ahead,
         clip: Tensor,
         frame: Tensor,
     ) -> Observed:
-        current = refs.index((slice(None), 0))
         return Observed(
             state=state,
             joint_rot=joint_rot,
             body_pos=body_pos,
-            targets=refs.index((slice(None), self._targets)),
+            features=ahead.features,
             terrain_ids=clip,
-            current=current,
-            root_angle=quat_angle(state.root_rot, current.root_rot),
+            current=ahead.current,
+            root_angle=chord_angle(state.root_rot, ahead.current.root_rot),
             remaining_s=(self.bank.length[clip] - 1 - frame) / self.bank.fps,
         )
 
@@ -124,12 +149,10 @@ class TrackingTask:
                 ref.root_ang_vel,
                 config.root_vel_scale,
             ),
-            "key": rewards.key_term(
-                seen.body_pos, ref.body_pos, self.character.key_bodies, config.key_scale
-            ),
+            "key": rewards.key_term(seen.body_pos, ref.body_pos, self._keys, config.key_scale),
         }
         strength = rewards.contact_strength(
-            state.contact_force, config.contact_mode, config.contact_threshold_n
+            seen.force_sq, config.contact_mode, config.contact_threshold_n
         )
         terms["contact"] = rewards.contact_term(strength, ref.contacts)
         if config.action_rate > 0:
@@ -165,7 +188,7 @@ class TrackingTask:
 
     def start(
         self,
-        refs: Reference,
+        ahead: Ahead,
         clip: Tensor,
         frame: Tensor,
         noise: Noise,
@@ -176,7 +199,7 @@ class TrackingTask:
         The pose is the reference's and only the root moves, so no kinematics are needed.
 
         Args:
-            refs: `references` of the places, (K, S, ...).
+            ahead: `references` of the places, K leading.
             clip: (K,) long.
             frame: (K,) frames.
             noise: of root position and velocities.
@@ -185,7 +208,7 @@ class TrackingTask:
         Returns:
             What is observed there; its ``state`` is the one to hand to a simulator.
         """
-        here = refs.index((slice(None), 0))
+        here = ahead.current
         state = reference_state(here)
         if rng is not None:
             disturb(state, noise.pos, noise.vel, noise.shift, rng)
@@ -198,20 +221,13 @@ class TrackingTask:
             state.root_pos[:, 2] += lift
             moved = state.root_pos - here.root_pos
         bodies = here.body_pos + moved[:, None]
-        return self._observed(state, here.joint_rot, bodies, refs, clip, frame)
+        return self._observed(state, here.joint_rot, bodies, ahead, clip, frame)
 
     def start_state(
         self, clip: Tensor, frame: Tensor, noise: Noise, rng: torch.Generator | None
     ) -> SimState:
         """The state (K, ...) of `start` alone."""
         return self.start(self.references(clip, frame), clip, frame, noise, rng).state
-
-
-def _as_slice(index: list[int]) -> slice | list[int]:
-    """A slice (no copy) where the indices are consecutive."""
-    if index == list(range(index[0], index[0] + len(index))):
-        return slice(index[0], index[0] + len(index))
-    return index
 
 
 def _dof_weights(character: Character) -> Tensor:

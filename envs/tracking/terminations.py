@@ -8,9 +8,8 @@ from torch import Tensor
 
 def body_distance(body_pos: Tensor, ref_body_pos: Tensor) -> Tensor:
     """Root-relative distance (N, B-1) of every body but the root, from positions (N, B, 3)."""
-    own = body_pos[:, 1:] - body_pos[:, :1]
-    ref = ref_body_pos[:, 1:] - ref_body_pos[:, :1]
-    return (ref - own).square().sum(-1).sqrt()
+    offset = ref_body_pos - body_pos
+    return (offset[:, 1:] - offset[:, :1]).square().sum(-1).sqrt()
 
 
 def body_too_far(body_pos: Tensor, ref_body_pos: Tensor, limits: Tensor) -> Tensor:
@@ -24,6 +23,8 @@ def root_too_far(root_pos: Tensor, ref_root_pos: Tensor, limit: float) -> Tensor
 
 
 def not_finite(*tensors: Tensor) -> Tensor:
-    """Bool (N,): some number of an environment is NaN or infinite."""
-    bad = [~torch.isfinite(t.flatten(1)).all(-1) for t in tensors]
-    return torch.stack(bad).any(0)
+    """Bool (N,): some number of an environment is NaN or infinite (or their sum overflows)."""
+    total = tensors[0].flatten(1).sum(-1)
+    for tensor in tensors[1:]:
+        total = total + tensor.flatten(1).sum(-1)
+    return ~torch.isfinite(total)

@@ -209,7 +209,7 @@ def test_starts_never_sink_into_the_ground(humanoid):
     env = env_of(humanoid, 64, [stand_clip(humanoid)], sampling=replace(STILL, pos_noise=0.05))
     env.reset()
     state = env.backend.state()
-    feet = env.task.observe(state, env._refs, env.clip, env._frame()).body_pos[
+    feet = env.task.observe(state, env.ahead.now, env.clip, env._frame()).body_pos[
         :, list(humanoid.feet), 2
     ]
     assert float(feet.min()) > 0.05 - 1e-4  # the ankle is 5 cm above the sole

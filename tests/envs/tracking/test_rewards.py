@@ -68,8 +68,11 @@ def test_contact_term_of_the_code_and_of_the_paper(humanoid, preset, per_contact
 
 def test_ramp_and_binary_contact_strength():
     force = torch.tensor([[[0.0, 0.0, 0.4], [3.0, 0.0, 4.0], [0.0, 0.0, 0.0]]])
-    assert rewards.contact_strength(force, "ramp", 1.0).tolist() == [[pytest.approx(0.4), 1.0, 0.0]]
-    assert rewards.contact_strength(force, "binary", 1.0).tolist() == [[0.0, 1.0, 0.0]]
+    squared = force.square().sum(-1)
+    assert rewards.contact_strength(squared, "ramp", 1.0).tolist() == [
+        [pytest.approx(0.4), 1.0, 0.0]
+    ]
+    assert rewards.contact_strength(squared, "binary", 1.0).tolist() == [[0.0, 1.0, 0.0]]
 
 
 def test_pose_term_by_hand(humanoid):
@@ -105,7 +108,7 @@ def test_other_terms_by_hand():
     ref = torch.zeros(1, 4, 3)
     ref[0, :, 0] = 5.0  # the root's own offset does not count
     ref[0, 2, 2], ref[0, 3, 2] = 0.1, 0.2
-    key = rewards.key_term(own, ref, (2, 3), 10.0)
+    key = rewards.key_term(own, ref, torch.tensor([2, 3]), 10.0)
     assert float(key) == pytest.approx(math.exp(-10 * 0.05), rel=1e-5)
 
 
