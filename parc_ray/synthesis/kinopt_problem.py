@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from parc_ray.character import rotations as rot
 from parc_ray.character.character import Character
@@ -18,7 +19,13 @@ from parc_ray.motion.frames import MotionFrames, stack
 from parc_ray.synthesis import kinopt_terms as terms
 from parc_ray.synthesis.config import OptimizerConfig
 from parc_ray.synthesis.constraints import HeldBodies, automatic_constraints
-from parc_ray.synthesis.contact_terms import BodyPoints, Ground, contact_sum, penetration_sum
+from parc_ray.synthesis.contact_terms import (
+    BodyPoints,
+    Ground,
+    contact_distances,
+    contact_sum,
+    penetration_sum,
+)
 from parc_ray.terrain.heightfield import HeightfieldBatch
 
 TERM_NAMES = (
@@ -33,11 +40,14 @@ TERM_NAMES = (
     "jerk",
     "joint_limit",
     "foot_slide",
+    "foot_swing",
 )
 
 
 _PLANTED = 0.5
 """Least label in both frames of a planted foot, as in the metric of foot slide."""
+_SWING_FRAMES = 2
+"""A foot swings in frames that are further than this from any in which it is planted."""
 
 
 def pad_frames(frames: MotionFrames, length: int) -> MotionFrames:
@@ -125,6 +135,7 @@ class Problem:
     held_active: Tensor
     slide_weight: Tensor
     planted: Tensor
+    swinging: Tensor
     dt: float
 
     @classmethod
@@ -161,6 +172,7 @@ class Problem:
             held_active=active,
             slide_weight=weight,
             planted=planted,
+            swinging=_swinging(source.contacts, mask, body.held),
             dt=1.0 / clips[0].fps,
         )
 
@@ -194,6 +206,7 @@ class Problem:
             held_active=self.held_active[ids, :frames],
             slide_weight=self.slide_weight[ids, : frames - 1],
             planted=self.planted[ids, : frames - 1],
+            swinging=self.swinging[ids, :frames],
         )
 
 
@@ -232,6 +245,7 @@ def evaluate_terms(
         "jerk": lambda: terms.jerk_excess(now.body_pos, cfg.jerk_limit_m_s3 * problem.dt**3, mask),
         "joint_limit": lambda: terms.joint_limit(dof, body.limits, mask),
         "foot_slide": lambda: _planted(problem, body.held, *at),
+        "foot_swing": lambda: _swing(problem, body, cfg.swing_clearance_m, *at),
     }
     return {k: todo[k]() for k in TERM_NAMES if everything or getattr(cfg, f"w_{k}") > 0}
 
@@ -256,6 +270,26 @@ def _planted(problem: Problem, held: HeldBodies, body_pos: Tensor, body_mat: Ten
     first, second = (held.place_some(body_pos, body_mat, f, which) for f in (frame, frame + 1))
     cost = terms.planted_slide(first, second, held.real[which]) * problem.planted[n, t, which]
     return cost.new_zeros(len(problem.lengths)).index_add(0, n, cost)
+
+
+def _swinging(contacts: Tensor, mask: Tensor, held: HeldBodies) -> Tensor:
+    """Frames (N, T, B) in which a foot swings: its labels say no contact, here and nearby."""
+    feet = held.bodies[~held.round_]
+    planted = (contacts[..., feet] > _PLANTED).to(contacts.dtype)
+    near = max_pool1d(planted.transpose(1, 2), 2 * _SWING_FRAMES + 1, 1, _SWING_FRAMES)
+    out = torch.zeros_like(contacts, dtype=torch.bool)
+    out[..., feet] = (near.transpose(1, 2) == 0) & mask[..., None]
+    return out
+
+
+def _swing(
+    problem: Problem, body: Body, clearance_m: float, body_pos: Tensor, body_mat: Tensor
+) -> Tensor:
+    """Sum (N,) of what swinging feet lack to ``clearance_m`` above the ground, metres."""
+    which = problem.swinging.nonzero(as_tuple=True)
+    away, _ = contact_distances(body_pos, body_mat, which, body.points, problem.ground)
+    lack = (clearance_m - away).clamp(min=0.0)
+    return lack.new_zeros(len(problem.lengths)).index_add(0, which[0], lack)
 
 
 def total_loss(values: dict[str, Tensor], cfg: OptimizerConfig) -> Tensor:

@@ -18,7 +18,7 @@ from parc_ray.synthesis.kinopt_problem import Body, Problem, evaluate_terms, tot
 from parc_ray.synthesis.kinopt_steps import Descent
 from tests.synthesis.helpers import walk_clip
 
-EVERY_TERM = OptimizerConfig(w_joint_limit=10.0, w_foot_slide=300.0)
+EVERY_TERM = OptimizerConfig(w_joint_limit=10.0, w_foot_slide=300.0, w_foot_swing=100.0)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,46 @@ def test_planted_feet_stop_sliding_at_no_cost_to_the_rest(humanoid, raised):
     assert after.metrics["kin_foot_slide_before"] == report.before["foot_slide"]
 
 
+def test_swinging_feet_are_those_far_from_any_contact(humanoid, walk):
+    foot = humanoid.feet[0]
+    labels = torch.zeros_like(walk.frames.contacts)
+    labels[10, foot], labels[20, foot] = 0.6, 0.5  # a half is no contact
+    clip = replace(walk, frames=replace(walk.frames, contacts=labels))
+    cpu = torch.device("cpu")
+    problem = Problem.build([clip], Body.of(humanoid, cpu), EVERY_TERM, cpu)
+    swinging = problem.swinging[0]
+    assert (~swinging[:, foot]).nonzero()[:, 0].tolist() == [8, 9, 10, 11, 12]
+    assert swinging[:, humanoid.feet[1]].all()
+    assert not swinging[:, [b for b in range(15) if b not in humanoid.feet]].any()
+
+
+def test_feet_without_contact_are_lifted_clear_and_not_pulled_down(humanoid):
+    """A walk whose labels leave the left foot in the air: it may skim the ground no more."""
+    clip = walk_clip(humanoid, seconds=1.5)
+    foot = humanoid.skeleton.body_index("left_foot")
+    labels = clip.frames.contacts.clone()
+    labels[:, foot] = 0.3
+    clip = replace(clip, frames=replace(clip.frames, contacts=labels))
+    skims = {}
+    for name, changes in {
+        "ours": {},
+        "no term": {"w_foot_swing": 0.0},
+        "any label pulls": {"w_foot_swing": 0.0, "contact_floor": 0.05},
+    }.items():
+        cfg = replace(own_optimizer(iterations=80), **changes)
+        ((after, report),) = optimize_motions([clip], humanoid, cfg)
+        away = body_ground_distance(humanoid, after.frames, clip.terrain)[:, foot]
+        skims[name] = float((away < 0.02).float().mean())
+        if name == "ours":
+            before = body_ground_distance(humanoid, clip.frames, clip.terrain)[:, foot]
+            lack = float((0.03 - before).clamp(min=0.0).sum())
+            assert report.before["foot_swing"] == pytest.approx(lack, abs=1e-4)
+            assert report.after["foot_swing"] < 0.1 * lack
+    assert skims["ours"] < 0.1
+    assert skims["no term"] > 0.3
+    assert skims["any label pulls"] > 0.7
+
+
 def test_no_batch_has_more_padded_frames_than_allowed(humanoid, walk, monkeypatch):
     seen = []
     build = Problem.build
@@ -179,7 +219,7 @@ def test_feet_without_labels_come_out_of_the_ground_and_do_not_fly(humanoid, wal
     down = f.root_pos - torch.tensor([0.0, 0.0, 0.1])
     frames = replace(f, root_pos=down, contacts=torch.zeros_like(f.contacts))
     sunk = replace(walk, clip_id="sunk", frames=frames)
-    cfg = replace(own_optimizer(iterations=80), w_joint_limit=0.0)
+    cfg = replace(own_optimizer(iterations=80), w_joint_limit=0.0, w_foot_swing=0.0)
     plain = replace(cfg, drop_momentum=False, restart_share=0.0, beta_2=0.999)
     heights = []
     for settings in (cfg, plain):
