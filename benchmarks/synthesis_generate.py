@@ -46,6 +46,7 @@ FIGURES = (
     ("tcl", "TCL (m)"),
     ("hjf_percent", "%HJF"),
     ("foot_slide_mps", "foot slide (m/s)"),
+    ("kin_foot_slide", "way of planted soles (m)"),
 )
 
 
@@ -270,7 +271,9 @@ def _page(
         "",
         "## Before and after the correction",
         "",
-        "Means (medians) over the motions; what counts as planted is said in the text below.",
+        "Means (medians) over the motions. The slide before is of feet that the generator plants, "
+        "after of those that touch the ground, as the labels of a finished clip say; the way of "
+        "planted soles is that of the generator's both times.",
         "",
         *_markdown(
             ("", "before", "after"),

@@ -220,6 +220,10 @@ def _metrics(
         for when in ("before", "after"):
             values = [c.metrics[f"{name}_{when}"] for c in clips]
             out[f"{name}_{when}"] = sum(values) / len(values) if values else math.nan
+    # The same frames, those that the generator plants; the labels of a finished clip are others.
+    for when in ("before", "after"):
+        values = [c.metrics[f"kin_foot_slide_{when}"] for c in clips]
+        out[f"planted_way_m_{when}"] = sum(values) / len(values) if values else math.nan
     return out
 
 

@@ -187,10 +187,13 @@ def write_demo(
             for word, figures in (("generated", before), ("corrected", after))
         ],
     )
+    way = [clip.metrics[f"kin_foot_slide_{when}"] for when in ("before", "after")]
     failed = f"; {len(motion.failures)} segments tried again" if motion.failures else ""
     return [
         f"{title}{failed}",
         table,
+        f"soles that the generator plants slide {way[0]:.2f} m in all, corrected {way[1]:.2f} m; "
+        "the slide of the corrected motion above is of those that touch",
         f"{folder.path}: data set {manifest.name!r}, "
         "seconds.csv, segments.csv, demo.json, demo.png",
     ]
