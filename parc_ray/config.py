@@ -97,7 +97,7 @@ class GeneratorBudget:
 class D0Config:
     """Iteration 0: the initial clips, varied in space and corrected, become D0."""
 
-    correction: Literal["tracker", "mpc", "tracker_then_mpc", "none"] = "tracker"
+    correction: Literal["tracker", "mpc", "tracker_then_mpc", "mpc_teacher", "none"] = "tracker"
     """Who makes the augmented clips physical. PARC: tracker."""
     tracker: TrackerBudget = field(default_factory=TrackerBudget)
     """Training of the first tracker."""
@@ -409,9 +409,14 @@ class ParcConfig:
         if self.d0.correction == "none":
             raise InputError(
                 "d0.correction: 'none' leaves nothing to record in iteration 0; allowed are "
-                "tracker, mpc and tracker_then_mpc; change it"
+                "tracker, mpc, tracker_then_mpc and mpc_teacher; change it"
             )
         return replace(self.correction, strategy=self.d0.correction)
+
+    def teaches(self, iteration: int) -> bool:
+        """Whether MPC's trajectories start the policy where no earlier one does."""
+        strategy = self.correction.strategy if iteration else self.d0.correction
+        return strategy == "mpc_teacher"
 
     def identity(self) -> dict[str, Any]:
         """Plain data of all that decides results (no name, storage or resources)."""

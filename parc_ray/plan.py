@@ -71,7 +71,7 @@ def _initial(config: ParcConfig) -> list[PlannedStage]:
         merge = PlannedStage(iteration=0, name="merge", inputs={"motions": clips})
         return [*stages, merge]
     record_inputs = {"motions": clips}
-    if config.d0.correction in ("tracker", "tracker_then_mpc"):
+    if config.d0.correction != "mpc":
         stages.append(PlannedStage(iteration=0, name="train-tracker", inputs={"motions": clips}))
         record_inputs["tracker"] = Source(iteration=0, stage="train-tracker", output="tracker")
     recorded = Source(iteration=0, stage="record", output="recorded")

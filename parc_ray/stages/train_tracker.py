@@ -15,8 +15,10 @@ from envs.tracking.rollouts import EpisodeRunner
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import ParcConfig
 from parc_ray.motion.clip import MotionClip
+from parc_ray.stages._clip_board import ClipBoard
 from parc_ray.stages._curves import write_curve
 from parc_ray.stages._datasets import read_input, require_clips
+from parc_ray.stages._teacher import taught
 from parc_ray.stages._trackers import make_factory
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.registry import StageSpec
@@ -40,17 +42,23 @@ class PolicyProbe:
     """Scores a policy during training: survival and completion from frame 0."""
 
     def __init__(
-        self, character: Character, clips: list[MotionClip], config: ParcConfig, seed: int
+        self,
+        character: Character,
+        clips: list[MotionClip],
+        config: ParcConfig,
+        seed: int,
+        board: ClipBoard,
     ) -> None:
-        """Load the clips into a simulator of its own."""
+        """Load the clips into a simulator of its own; every test goes on the board."""
         factory = make_factory(character, config.sim, config.simulator)
         size = min(256, _PROBES_PER_CLIP * len(clips))
         self.runner = EpisodeRunner(character, clips, config.tracking, factory, size)
-        self.seed = seed
+        self.seed, self.board = seed, board
 
     def __call__(self, policy: MlpPolicy) -> dict[str, float]:
         """Figures of a policy; ``score`` decides which policy is kept."""
         first = self.runner.run_from_start(policy, _PROBES_PER_CLIP, seed=self.seed)
+        self.board.add(int(policy.notes.get("iteration", 0)), first)
         figures = first.summary()
         return {
             "completed_from_start": figures["completed"],
@@ -71,28 +79,36 @@ def body(run: StageRun) -> StageOutputs:
         storage, path = run.open_input("warm_start")
         warm = storage.local_path(path)
     register_env(ENV_NAME, make_tracking_env)
-    probe = PolicyProbe(character, clips, config, run.seed + 1)
+    env_config = {
+        "character": character,
+        "clips": clips,
+        "tracking": config.tracking,
+        "sim": config.sim,
+        "simulator": config.simulator,
+    }
+    tracker = config.tracker_for(run.ctx.iteration, run.seed % (1 << 30))
+    lesson = None
+    if warm is None and config.teaches(run.ctx.iteration):
+        lesson = taught(run, clips, character, tracker, env_config)
+        warm, tracker = lesson.policy, lesson.config
+    board = ClipBoard(run, clips)
+    probe = PolicyProbe(character, clips, config, run.seed + 1, board)
 
     def progress(iteration: int, metrics: dict[str, float]) -> None:
         if iteration % PROGRESS_EVERY == 0:
             run.log.info("[%s] %s", run.ctx.stage_path(run.name), _line(iteration, metrics))
 
     result = train_tracker(
-        config.tracker_for(run.ctx.iteration, run.seed % (1 << 30)),
+        tracker,
         ENV_NAME,
-        {
-            "character": character,
-            "clips": clips,
-            "tracking": config.tracking,
-            "sim": config.sim,
-            "simulator": config.simulator,
-        },
+        env_config,
         run.dir.local_path(),
         warm_start=warm,
         on_iteration=progress,
         evaluate=probe if config.tracker.evaluate_every else None,
     )
     probe.runner.close()
+    board.draw()
     curve = write_curve(run, "metrics.jsonl", step="iteration")
     metrics = {
         "clips": float(len(clips)),
@@ -104,7 +120,14 @@ def body(run: StageRun) -> StageOutputs:
     }
     if result.best_score is not None:
         metrics["best_score"] = result.best_score
-    return StageOutputs(paths={"tracker": result.chosen.name}, rows={"tracker": 1}, metrics=metrics)
+    if lesson is not None:
+        metrics |= lesson.metrics
+    return StageOutputs(
+        paths={"tracker": result.chosen.name},
+        rows={"tracker": 1},
+        metrics=metrics,
+        worker_cpu_seconds=lesson.cpu_s if lesson is not None else 0.0,
+    )
 
 
 def _last(curve: pd.DataFrame) -> dict[str, float]:
@@ -127,14 +150,18 @@ def _line(iteration: int, metrics: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-STAGE = StageSpec(
-    section=lambda config, iteration: {
+def _section(config: ParcConfig, iteration: int) -> dict[str, Any]:
+    section: dict[str, Any] = {
         "tracker": config.tracker_for(iteration, 0),
         "tracking": config.tracking,
         "sim": replace(config.sim, num_threads=1),
         "simulator": config.simulator,
         "min_tracked_s": config.d0.min_tracked_s,
         "character": config.character,
-    },
-    body=body,
-)
+    }
+    if config.teaches(iteration):
+        section["correction"] = config.correction_for(iteration)
+    return section
+
+
+STAGE = StageSpec(section=_section, body=body)
