@@ -101,6 +101,13 @@ class TrackerConfig:
     """Skip connections around hidden layers of equal width. PARC: false."""
     blocks: tuple[ObsBlock, ...] = ()
     """Parts of the observation that pass through shared encoders first. PARC: none."""
+    encoders: Literal["none", "shared"] = "none"
+    """shared: where `blocks` is empty, every target frame passes through one encoder and the
+    heights through another, for any observation that says where they are. PARC: none."""
+    frame_encoder: tuple[int, ...] = (128, 64)
+    """Layers of the target frames' shared encoder."""
+    height_encoder: tuple[int, ...] = (128, 64)
+    """Layers of the heights' encoder."""
     privileged_dims: int = 0
     """Trailing observations that only the critic sees. PARC: 0."""
     init_std: float = 0.3
@@ -190,7 +197,10 @@ class TrackerConfig:
         memory = self.noise_memory
         _require(0 <= memory < 1, "noise_memory", memory, "0 to below 1")
         _require(0 <= self.lam <= 1, "lam", self.lam, "numbers in [0, 1]")
-        _require(bool(self.hidden) and min(self.hidden) >= 1, "hidden", self.hidden, "sizes >= 1")
+        for name in ("hidden", "frame_encoder", "height_encoder"):
+            sizes = getattr(self, name)
+            _require(bool(sizes) and min(sizes) >= 1, name, sizes, "one or more sizes >= 1")
+        _require(self.encoders in ("none", "shared"), "encoders", self.encoders, "none and shared")
         self._check_order()
         self._check_placement()
 
@@ -275,12 +285,17 @@ def paper() -> TrackerConfig:
 
 
 def base() -> TrackerConfig:
-    """Our settings for one GPU: Adam under a KL target, learnt exploration, scaled rewards."""
+    """Our settings for one GPU: Adam under a KL target, learnt exploration, scaled rewards.
+
+    Target frames and the height grid pass through encoders; the task's `base` adds an asymmetric
+    critic's observations.
+    """
     return TrackerConfig(
         num_envs=4096,
         gamma=0.99,
         minibatch=16384,
         hidden=(1024, 512),
+        encoders="shared",
         bf16=True,
         gpus_per_learner=1.0,
         samples=2_000_000_000,
@@ -289,14 +304,16 @@ def base() -> TrackerConfig:
 
 
 def quick() -> TrackerConfig:
-    """Two CPU cores: measured, see docs/design/physics.md, Learning to track."""
+    """Two CPU cores: measured, see docs/results/tracker_study.md.
+
+    A small network: in float32 the update of 512-256 costs two and a half times as much.
+    """
     return TrackerConfig(
+        hidden=(256, 128),
         bf16=True,
         samples=4_000_000,
         checkpoint_every=20,
         evaluate_every=25,
-        lr_control="iteration",
-        kl_target=0.06,
         threads=2,
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from algorithms.ppo.config import TrackerConfig
+from algorithms.ppo.config import ObsBlock, TrackerConfig
 from parc_ray.errors import InputError
 
 
@@ -30,6 +30,16 @@ class ObservationBlock(Protocol):
         """Whether the actor must not see it; such blocks come last."""
         ...
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Natural shape."""
+        ...
+
+    @property
+    def encode(self) -> Literal["none", "rows", "heights"]:
+        """What an encoder may do: nothing, read row after row, or read all of it as heights."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnvSizes:
@@ -43,6 +53,10 @@ class EnvSizes:
     """Ranges that pass the normaliser unchanged."""
     privileged_dims: int = 0
     """Trailing observations for the critic alone."""
+    rows: tuple[tuple[int, int, int], ...] = ()
+    """Start, width and count of equal rows that one encoder may read."""
+    heights: tuple[tuple[int, int], ...] = ()
+    """Start and width of blocks of heights."""
 
     @classmethod
     def of(cls, env: Any) -> EnvSizes:
@@ -52,12 +66,16 @@ class EnvSizes:
         normalised and what only the critic sees.
         """
         layout = getattr(env, "layout", None)
-        skip, privileged = treat_blocks(layout.blocks) if layout is not None else ((), 0)
+        blocks = () if layout is None else tuple(layout.blocks)
+        skip, privileged = treat_blocks(blocks)
+        rows, heights = encodable(blocks)
         return cls(
             obs_dim=env.obs_dim,
             action_dim=env.action_dim,
             normaliser_skip=skip,
             privileged_dims=privileged,
+            rows=rows,
+            heights=heights,
         )
 
     @classmethod
@@ -77,13 +95,49 @@ class EnvSizes:
             env.close()
 
     def apply(self, config: TrackerConfig) -> TrackerConfig:
-        """Fill in the treatment of the observation where ``config`` leaves it open."""
+        """Fill in the treatment of the observation where ``config`` leaves it open.
+
+        Raises:
+            InputError: encoders are asked for and the observation does not say what they may read.
+        """
         changes: dict[str, Any] = {}
+        if config.encoders == "shared" and not config.blocks:
+            changes["blocks"] = self._encoders(config)
         if not config.normaliser_skip:
             changes["normaliser_skip"] = self.normaliser_skip
         if config.privileged_dims == 0:
             changes["privileged_dims"] = self.privileged_dims
         return config.replace(**changes)
+
+    def _encoders(self, config: TrackerConfig) -> tuple[ObsBlock, ...]:
+        frames = [
+            ObsBlock(start=start, width=width, count=count, hidden=config.frame_encoder)
+            for start, width, count in self.rows
+        ]
+        heights = [
+            ObsBlock(start=start, width=width, count=1, hidden=config.height_encoder)
+            for start, width in self.heights
+        ]
+        if not frames and not heights:
+            raise InputError(
+                "TrackerConfig.encoders: this environment has no target frames and no heights to "
+                "encode; allowed: none"
+            )
+        return (*frames, *heights)
+
+
+def encodable(
+    blocks: Iterable[ObservationBlock],
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int], ...]]:
+    """Rows (start, width, count) and heights (start, width) that encoders may read."""
+    rows, heights, start = [], [], 0
+    for block in blocks:
+        if block.encode == "rows":
+            rows.append((start, block.size // block.shape[0], block.shape[0]))
+        elif block.encode == "heights":
+            heights.append((start, block.size))
+        start += block.size
+    return tuple(rows), tuple(heights)
 
 
 def treat_blocks(

@@ -252,8 +252,10 @@ def _fingerprint(config: TrackerConfig, env_name: str) -> dict[str, Any]:
 
 
 def _check_same_run(old: dict[str, Any], new: dict[str, Any], root: Path) -> None:
-    before, now = json.loads(old["config"]), json.loads(new["config"])
-    keys = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+    # A field that is younger than the checkpoint had its default's effect then.
+    default = json.loads(json.dumps(asdict(TrackerConfig())))
+    before, now = (default | json.loads(run["config"]) for run in (old, new))
+    keys = sorted(k for k in before | now if before.get(k) != now.get(k))
     if old["env"] != new["env"]:
         keys.insert(0, "env")
     if keys:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -44,6 +44,9 @@ class Block:
     """Whether a running normaliser may touch it; flags and heights stay as they are."""
     critic_only: bool = False
     """Whether the actor must not see it."""
+    encode: Literal["none", "rows", "heights"] = "none"
+    """What a network's encoder may do with it: nothing, read row after row with one network, or
+    read the whole as heights of the ground."""
 
     @property
     def size(self) -> int:
@@ -120,6 +123,7 @@ class Observed:
             (`ObservationBuilder.features`).
         terrain_ids: (N,) long.
         current: reference at the present time, (N, ...).
+        frame: (N,) place in the clip.
         root_angle: (N,) rad between the root and its reference.
         remaining_s: (N,) seconds to the end of the clip; used by critic-only blocks.
     """
@@ -130,6 +134,7 @@ class Observed:
     features: Tensor
     terrain_ids: Tensor
     current: Reference
+    frame: Tensor
     root_angle: Tensor
     remaining_s: Tensor
 
@@ -202,10 +207,15 @@ class ObservationBuilder:
         keys, joints = 3 * len(self.keys), 6 * skeleton.num_joints
         return (
             Block(name="proprio", shape=(12 + joints + skeleton.num_dofs + keys,)),
-            Block(name="targets", shape=(steps, 9 + joints + keys)),
+            Block(name="targets", shape=(steps, 9 + joints + keys), encode="rows"),
             Block(name="target_contacts", shape=(steps, skeleton.num_bodies), normalise=False),
             Block(name="contacts", shape=(skeleton.num_bodies,), normalise=False),
-            Block(name="heights", shape=(_RAY_ANGLES, _RAY_POINTS), normalise=False),
+            Block(
+                name="heights",
+                shape=(_RAY_ANGLES, _RAY_POINTS),
+                normalise=False,
+                encode="heights",
+            ),
         )
 
     def _base_blocks(self, character: Character) -> tuple[Block, ...]:
@@ -215,10 +225,10 @@ class ObservationBuilder:
         own = 12 + 2 * skeleton.num_dofs + 3 * skeleton.num_joints
         return (
             Block(name="proprio", shape=(own,)),
-            Block(name="targets", shape=(steps, 9 + skeleton.num_dofs + 3 * keys)),
+            Block(name="targets", shape=(steps, 9 + skeleton.num_dofs + 3 * keys), encode="rows"),
             Block(name="target_contacts", shape=(steps, keys), normalise=False),
             Block(name="contacts", shape=(keys,), normalise=False),
-            Block(name="heights", shape=grid, normalise=False),
+            Block(name="heights", shape=grid, normalise=False, encode="heights"),
             Block(name="key_heights", shape=(keys,)),
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from envs.tracking import rewards, terminations
 from envs.tracking.columns import chord_angle
@@ -71,6 +72,8 @@ class TrackingTask:
         self.steps = torch.tensor(config.observation.target_steps)
         self._features = self.builder.features(bank.frames)
         self._keys = self.builder.keys
+        tolerance = config.reward.contact_tolerance
+        self._near_contacts = near_contacts(bank, tolerance) if tolerance else None
         self._joint_weights = character.joint_weights
         self._dof_weights = _dof_weights(character)
         self.body_limits = _body_limits(character, config)
@@ -122,6 +125,7 @@ class TrackingTask:
             features=ahead.features,
             terrain_ids=clip,
             current=ahead.current,
+            frame=frame,
             root_angle=chord_angle(state.root_rot, ahead.current.root_rot),
             remaining_s=(self.bank.length[clip] - 1 - frame) / self.bank.fps,
         )
@@ -154,13 +158,20 @@ class TrackingTask:
         strength = rewards.contact_strength(
             seen.force_sq, config.contact_mode, config.contact_threshold_n
         )
-        terms["contact"] = rewards.contact_term(strength, ref.contacts)
+        terms["contact"] = rewards.contact_term(strength, self._labels(seen))
         if config.action_rate > 0:
             terms["action_rate"] = rewards.action_rate_cost(action, previous)
         if config.power > 0:
             gains = (self.character.kp, self.character.kd, self.character.effort)
             terms["power"] = rewards.power_cost(state.dof_pos, state.dof_vel, target, gains)
         return terms
+
+    def _labels(self, seen: Observed) -> Tensor:
+        """Contact labels (N, B) of the reward: the reference's, or those of the frames around."""
+        if self._near_contacts is None:
+            return seen.current.contacts
+        index = self.bank.index(seen.terrain_ids, seen.frame.round().long())
+        return self._near_contacts.index_select(0, index)
 
     def total_reward(self, terms: dict[str, Tensor]) -> Tensor:
         """Weighted sum (N,) of `reward_terms`."""
@@ -228,6 +239,15 @@ class TrackingTask:
     ) -> SimState:
         """The state (K, ...) of `start` alone."""
         return self.start(self.references(clip, frame), clip, frame, noise, rng).state
+
+
+def near_contacts(bank: MotionBank, frames: int) -> Tensor:
+    """(F, B): the largest contact label within ``frames`` of each frame of the same clip."""
+    parts = bank.frames.contacts.split(bank.length.tolist())
+    window = 2 * frames + 1
+    return torch.cat(
+        [max_pool1d(part.T[None], window, 1, frames)[0].T for part in parts]
+    ).contiguous()
 
 
 def _dof_weights(character: Character) -> Tensor:

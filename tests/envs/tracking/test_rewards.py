@@ -169,3 +169,42 @@ def test_not_finite_flags_the_environment():
     good, bad = torch.zeros(3, 2), torch.zeros(3, 2, 2)
     bad[1, 0, 1] = float("inf")
     assert terminations.not_finite(good, bad).tolist() == [False, True, False]
+
+
+def test_contact_tolerance_forgives_touching_near_a_label(humanoid):
+    """A foot labelled in frames 20 to 24 alone may touch from 18 to 26."""
+    clip = sway_clip(humanoid)
+    foot = humanoid.feet[0]
+    clip.frames.contacts[:] = 0.0
+    clip.frames.contacts[20:25, foot] = 1.0
+    still = sway_clip(humanoid, 30)  # a neighbour whose labels must not be read
+    bank = MotionBank(humanoid, [clip, still])
+    config = presets.TrackingConfig(reward=presets.RewardConfig(contact_tolerance=2))
+    task = TrackingTask(humanoid, bank, config)
+    frame = torch.tensor([17, 18, 22, 26, 27, 60])
+    which = torch.zeros(6, dtype=torch.long)
+    state = reference_state(bank.query(which, frame))
+    state.contact_force[:, foot, 2] = 5.0
+    seen = task.observe(state, task.references(which, frame), which, frame)
+    zero = torch.zeros_like(state.dof_pos)
+    got = task.reward_terms(seen, zero, zero, zero)["contact"] * humanoid.skeleton.num_bodies
+    assert got.tolist() == pytest.approx([-1, 1, 1, 1, -1, -1])
+
+
+def test_firm_root_pays_for_the_last_decimetre():
+    """From 0.2 m off to none the root's share of the reward rises 4.5 times as much as PARC's."""
+
+    def gain(name: str) -> float:
+        c = presets.preset(name).reward
+        share = c.root / (c.pose + c.vel + c.root + c.root_vel + c.key)
+        far = rewards.root_term(
+            torch.tensor([0.04]), c.root_scale, c.root_tight, c.root_tight_scale
+        )
+        return share * (1.0 - float(far))
+
+    parc = 0.15 * (1.0 - math.exp(-0.2))
+    assert gain("upstream") == pytest.approx(parc)
+    assert gain("paper") == pytest.approx(parc)
+    firm = 0.3 / 1.2 * (1.0 - 0.5 * math.exp(-0.2) - 0.5 * math.exp(-1.6))
+    assert gain("base") == gain("quick") == pytest.approx(firm)
+    assert firm / parc == pytest.approx(4.5, rel=0.01)
