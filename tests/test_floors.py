@@ -21,6 +21,7 @@ FLOORS = {
     "parc_ray.motion": 0,
     "parc_ray.terrain": 0,
     "parc_ray.protocols": 0,
+    "parc_ray.precision": 0,
     "parc_ray.data": 1,
     "parc_ray.synthesis": 1,
     "envs": 1,

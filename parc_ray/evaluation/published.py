@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SOURCE = "paper"
-"""Label of published rows in tables."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRow:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,7 +43,7 @@ def drift_section(storage: Storage, config: ParcConfig, character: Character) ->
     table = drift_table(rows)
     names = ["iteration", "generated", "kept", *SINGLE]
     tables = [
-        table_of(table[names]),
+        table_of(pd.DataFrame({name: table[name] for name in names})),
         _by_class(rows),
         _by_ancestor(rows),
     ]
@@ -118,16 +119,22 @@ def protocol_sections(storage: Storage) -> list[Section]:
 
 
 def _summary_table(test: str, part: pd.DataFrame) -> Table:
-    figures = list(dict.fromkeys(part["figure"]))
+    """One test: an iteration and whose figures they are per row."""
+    records: list[dict[str, Any]] = part.to_dict("records")
+    figures = list(dict.fromkeys(str(r["figure"]) for r in records))
     rows = []
-    for (iteration, source), mine in part.groupby(["iteration", "source"], sort=True):
-        cells = {row["figure"]: _cell(row) for row in mine.to_dict("records")}
-        whose = OURS_LABEL if source == "ours" else PAPER_LABEL
-        rows.append([f"iteration {iteration}", whose, *(cells.get(f, "–") for f in figures)])
+    for iteration in sorted({r["iteration"] for r in records}):
+        for source, whose in (("ours", OURS_LABEL), ("paper", PAPER_LABEL)):
+            mine = [r for r in records if (r["iteration"], r["source"]) == (iteration, source)]
+            cells = {str(r["figure"]): _cell(r) for r in mine}
+            if cells:
+                line = [f"iteration {iteration}", whose]
+                rows.append([*line, *(cells.get(f, "–") for f in figures)])
     return Table(columns=["", "whose", *figures], rows=rows, caption=test.replace("_", " "))
 
 
-def _cell(row: dict) -> str:
+def _cell(row: Mapping[str, Any]) -> str:
+    """A mean and its interval."""
     if pd.isna(row["low"]):
         return number(row["mean"])
     return f"{number(row['mean'])} [{number(row['low'])}, {number(row['high'])}]"

@@ -97,7 +97,7 @@ def generator_summary(rows: pd.DataFrame, terrains: pd.DataFrame) -> dict[str, I
     """
     out = _means(rows, GENERATOR_FIGURES, "terrain")
     if len(terrains):
-        spread = pd.to_numeric(terrains["diversity_m"])
+        spread = terrains["diversity_m"].to_numpy(dtype=float)
         out["diversity_m"] = bootstrap_mean(spread, list(terrains["terrain"]))
         names = dict(zip(terrains["terrain"], terrains["class"], strict=True))
         done = coverage([names[t] for t in rows["terrain"]], rows["finished"]) if len(rows) else 0.0
@@ -117,7 +117,7 @@ def _means(rows: pd.DataFrame, figures: Sequence[Figure], group: str) -> dict[st
     found = {}
     for figure in figures:
         if figure.column in rows and len(rows):
-            values = pd.to_numeric(rows[figure.column])
+            values = rows[figure.column].to_numpy(dtype=float)
             found[figure.name] = bootstrap_mean(values, list(rows[group]))
     return found
 

@@ -58,19 +58,21 @@ def collect(directory: Path, trials: Sequence[Trial]) -> pd.DataFrame:
 
 def last_figures(table: pd.DataFrame) -> dict[str, dict[str, Interval]]:
     """Per trial the figures of its last tested iteration, by ``test/figure``."""
+    records: list[dict[str, Any]] = table.dropna(subset=["iteration"]).to_dict("records")
+    last: dict[str, float] = {}
+    for row in records:
+        last[row["trial"]] = max(last.get(row["trial"], 0.0), row["iteration"])
     out: dict[str, dict[str, Interval]] = {}
-    for trial, part in table.dropna(subset=["iteration"]).groupby("trial", sort=False):
-        last = part[part["iteration"] == part["iteration"].max()]
-        out[str(trial)] = {
-            f"{row['test']}/{row['figure']}": Interval(
+    for row in records:
+        if row["iteration"] == last[row["trial"]]:
+            found = Interval(
                 mean=float(row["mean"]),
                 low=float(row["low"]),
                 high=float(row["high"]),
                 values=int(row["values"]),
                 groups=int(row["groups"]),
             )
-            for row in last.to_dict("records")
-        }
+            out.setdefault(str(row["trial"]), {})[f"{row['test']}/{row['figure']}"] = found
     return out
 
 

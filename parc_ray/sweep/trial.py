@@ -3,7 +3,8 @@
 ``python -m parc_ray.sweep.trial FILE`` is started by a Tune actor (``parc_ray.sweep.tuner``). It is
 a driver like that of ``parc run`` and connects to the Ray instance that the sweep runs on, so that
 its stages are bounded by what Ray has and nothing is nested in the actor. It ends when its standard
-input ends, that is with the actor, however that dies.
+input ends, that is with the actor, however that dies; a byte there says that the iteration it has
+tested was reported and that it may go on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,13 @@ def write_job(path: Path, job: TrialJob, config: ParcConfig) -> None:
     path.write_text(json.dumps(asdict(job), indent=1))
 
 
-def run_job(job: TrialJob) -> None:
-    """Do the stages and the tests that are not done yet."""
+def run_job(job: TrialJob, go_on: Callable[[], None] = lambda: None) -> None:
+    """Do the stages and the tests that are not done yet.
+
+    Args:
+        job: what to do.
+        go_on: called after every tested iteration; returns when the next one may begin.
+    """
     config = from_yaml(ParcConfig, Path(job.config).read_text(), job.config)
     config = replace(config, resources=replace(config.resources, address=job.address))
     stages = trial_stages(config, job.until)
@@ -84,6 +90,8 @@ def run_job(job: TrialJob) -> None:
         run_stages(config, [s for s in stages if s.iteration == iteration])
         if iteration in tested:
             _test(job, config, own, tested[iteration])
+            if iteration < max(tested):
+                go_on()
     own.write_json_atomic(FINISHED, {"iterations": sorted(tested)})
 
 
@@ -105,30 +113,41 @@ def _test(job: TrialJob, config: ParcConfig, own: Storage, stage: PlannedStage) 
     target = own.join("evaluation")
     found, digest = measure(own, config, [stage], target, protocol, trackers=trackers)
     summary = summarise_rows(found)
-    ours = summary[summary["source"] == OURS].drop(columns=["source"])
-    own.write_json_atomic(path, {"terrain_set": digest, "rows": _records(ours)})
+    ours = [row for row in _records(summary) if row.pop("source") == OURS]
+    own.write_json_atomic(path, {"terrain_set": digest, "rows": ours})
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return json.loads(frame.to_json(orient="records", double_precision=15))
+    """Rows as JSON values, numbers to the bit; what is missing is None."""
+    return [
+        {str(k): None if pd.isna(v) else v for k, v in row.items()}
+        for row in frame.to_dict("records")
+    ]
 
 
-def _end_with_parent() -> None:
-    """End this process once standard input is closed: its parent is gone."""
+class _Parent:
+    """The actor at the other end of standard input; this process ends when it is gone."""
 
-    def wait() -> None:
-        while sys.stdin.buffer.read(1):
-            pass
+    def __init__(self) -> None:
+        self._said = threading.Semaphore(0)
+        threading.Thread(target=self._listen, name="parent-watch", daemon=True).start()
+
+    def go_on(self) -> None:
+        """Wait for the next byte."""
+        self._said.acquire()
+
+    def _listen(self) -> None:
+        while said := os.read(0, 64):  # not sys.stdin, whose lock would be held at the exit
+            self._said.release(len(said))
         os._exit(1)
-
-    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the job in the file that is named; the exit code."""
-    _end_with_parent()
+    parent = _Parent()
     setup_logging()
-    return guarded(lambda: run_job(TrialJob(**json.loads(Path(argv[0]).read_text()))))
+    job = TrialJob(**json.loads(Path(argv[0]).read_text()))
+    return guarded(lambda: run_job(job, parent.go_on))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -54,7 +55,8 @@ def watch_trial(config: Mapping[str, Any]) -> None:
         )
         try:
             while process.poll() is None:
-                _report(run, reported)
+                for _ in range(_report(run, reported)):
+                    _go_on(process)
                 time.sleep(_POLL_S)
         finally:
             if process.poll() is None:
@@ -66,14 +68,27 @@ def watch_trial(config: Mapping[str, Any]) -> None:
         raise RuntimeError(f"{run.name}: ended with code {process.returncode}; {log}:\n{end}")
 
 
-def _report(run: Path, reported: set[str]) -> None:
-    """Report the iterations that were tested since the last call."""
+def _go_on(process: subprocess.Popen[bytes]) -> None:
+    """Tell a trial's process that an iteration was reported; one that has ended needs no word."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+
+
+def _report(run: Path, reported: set[str]) -> int:
+    """Report the iterations that were tested since the last call; how many.
+
+    Tune answers a report when the trial may go on; one that it stops never gets an answer.
+    """
+    before = len(reported)
     for path in sorted((run / "sweep").glob("it_*.json")):
         if path.name in reported:
             continue
         reported.add(path.name)
         rows = json.loads(path.read_text())["rows"]
         tune.report({"pass": len(reported), **flat_figures(rows)})
+    return len(reported) - before
 
 
 def flat_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

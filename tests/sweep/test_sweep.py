@@ -135,6 +135,33 @@ def test_a_finished_sweep_is_left_alone(calm, words):
     assert (calm / "sweep_done.json").stat().st_mtime_ns == done
 
 
+ASHA = """
+about: two lengths, the shorter is stopped
+recipe: smoke
+iterations: 2
+grid:
+  evaluation.max_duration_s: [0.8, 0.6]
+until: train-generator
+tests: [generator]
+protocol: run
+scheduler: {kind: asha, metric: generator/length_s, mode: max, reduction: 2}
+concurrent: 1
+"""
+
+
+def test_asha_stops_what_is_worse(tmp_path, words):
+    """Untrained motions go on to their limit, so the trial of the lower limit is the worse one."""
+    run = make_run(tiny_config(tmp_path / "runs", 2), without=("it_02/evaluate",))
+    (tmp_path / "asha.yaml").write_text(ASHA)
+    words = [*words]
+    words[4], words[6] = str(tmp_path / "asha.yaml"), str(run)
+    finish(words, tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out/asha/results.csv")
+    found = table.groupby("evaluation.max_duration_s")[["status", "iteration"]].max()
+    assert found.loc[0.8].tolist() == ["finished", 2]
+    assert found.loc[0.6].tolist() == ["stopped", 1]
+
+
 def test_another_sweep_in_its_directory_is_refused(calm, words):
     driver = start([*words, "--evaluation.seed", "4"], calm.parent)
     assert driver.wait(300) == 2
