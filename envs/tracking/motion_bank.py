@@ -243,12 +243,7 @@ class MotionBank:
 
     def terrains(self, margin_m: float = 3.0) -> list[Heightfield]:
         """Terrains for a simulator: each cropped to its motion's path and ``margin_m`` around."""
-        out = []
-        for clip in self.clips:
-            xy = clip.frames.root_pos[:, :2]
-            low, high = xy.min(0).values, xy.max(0).values
-            out.append(_crop_within(clip.terrain, low - margin_m, high + margin_m))
-        return out
+        return [crop_to_path(clip, margin_m) for clip in self.clips]
 
     def query(self, clip_ids: Tensor, frame: Tensor) -> Reference:
         """References at places of clips.
@@ -309,6 +304,13 @@ class MotionBank:
         bodies = self.posing.place(pos, rot, self.posing.slots(joints))
         out[at["body_pos"]] = bodies.flatten(1).T.numpy()
         return torch.from_numpy(out.T.copy())
+
+
+def crop_to_path(clip: MotionClip, margin_m: float) -> Heightfield:
+    """The ground under a clip's path and ``margin_m`` metres around it, as far as there is any."""
+    xy = clip.frames.root_pos[:, :2]
+    low, high = xy.min(0).values, xy.max(0).values
+    return _crop_within(clip.terrain, low - margin_m, high + margin_m)
 
 
 def _crop_within(terrain: Heightfield, low: Tensor, high: Tensor) -> Heightfield:

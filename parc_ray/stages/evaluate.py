@@ -1,8 +1,9 @@
 """``evaluate``: the generator on fixed test terrains, the tracker on its clips and on the best.
 
 Tables: ``generator.csv`` (one row per test motion), ``tracker_clips.csv`` (one per training clip),
-``baseline_clips.csv`` (the same with zero residual), ``tracker_test.csv`` (best motion per test
-terrain). Output ``metrics``: the means as JSON.
+``baseline_clips.csv`` (the same with zero residual), ``tracker_groups.csv`` and
+``baseline_groups.csv`` (the same by class and by terrain difficulty), ``tracker_test.csv`` (best
+motion per test terrain). Output ``metrics``: the means as JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pandas as pd
 import torch
 
 from envs.tracking.rollouts import ERRORS
+from envs.tracking.standard_test import group_rows
 from envs.tracking.task import Noise
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import ParcConfig
@@ -138,6 +140,8 @@ def _test_tracker(
         )
         table = clip_table(clips, first, anywhere, changes)
         _write_table(run, f"{name}_clips.csv", table)
+        groups = pd.DataFrame(group_rows(clips, first, anywhere))
+        _write_table(run, f"{name}_groups.csv", groups)
         figures |= table_figures(table, name)
     if best:
         first, anywhere = track_clips(
