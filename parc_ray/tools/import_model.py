@@ -1,4 +1,4 @@
-"""``parc import-model``: a published generator becomes a generator file of this project."""
+"""``parc import-model``: a published generator or tracker becomes a file of this project."""
 
 from __future__ import annotations
 
@@ -16,19 +16,28 @@ from parc_ray.console import setup_logging
 from parc_ray.errors import InputError
 from parc_ray.motion.features import FeatureLayout, FeatureStats
 from parc_ray.tools.base import OneLineParser
+from parc_ray.tools.import_tracker import import_tracker
 
 
 def run(argv: list[str]) -> None:
     """``parc import-model FILE --out CHECKPOINT``.
 
     Raises:
-        InputError: a file that is no published generator of the profile.
+        InputError: a file that is no published model of the kind, profile or character.
     """
     options = arguments().parse_args(argv)
     setup_logging("WARNING")
     out = Path(options.out)
     if out.exists():
-        raise InputError(f"--out: {out} exists; generators are never written over; name another.")
+        raise InputError(f"--out: {out} exists; models are never written over; name another.")
+    if options.kind == "tracker":
+        names = _read_map(options.map)
+        print(import_tracker(Path(options.file), out, options.character, names))
+        print(
+            "unverified: no tracker that PARC's authors published has been read with this yet; "
+            "compare its motion with theirs before you trust it"
+        )
+        return
     character = load_character(options.character)
     config = profile(options.profile)
     size = FeatureLayout(character.skeleton, config.rotations).size
@@ -65,17 +74,16 @@ def arguments() -> OneLineParser:
     """The command's options."""
     parser = OneLineParser(
         prog="parc import-model",
-        description="Turn a generator that PARC's authors published (mxucg/PARC on Hugging Face) "
-        "into a generator file. Only tensors are read. Unverified on their files.",
+        description="Turn a generator or a tracker that PARC's authors published (mxucg/PARC on "
+        "Hugging Face) into a file of ours. Only tensors are read. Unverified on their files.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("file", metavar="FILE", help="the published checkpoint")
-    add(
-        "--out", metavar="CHECKPOINT", required=True, help="generator file to write; must not exist"
-    )
-    add("--profile", default="upstream", choices=("upstream", "paper"), help="its sizes")
-    add("--stats", metavar="YAML", help="the authors' file of feature statistics, if not in FILE")
+    add("--out", metavar="CHECKPOINT", required=True, help="file to write; must not exist")
+    add("--kind", default="generator", choices=("generator", "tracker"), help="what FILE is")
+    add("--profile", default="upstream", choices=("upstream", "paper"), help="generator: its sizes")
+    add("--stats", metavar="YAML", help="generator: the file of feature statistics, if not in FILE")
     add("--map", metavar="JSON", help="their tensor names by ours, where none is recognised")
     add("--character", default="humanoid", help="humanoid, or an .xml with its .yaml beside it")
     return parser
