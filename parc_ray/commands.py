@@ -27,7 +27,7 @@ TOOLS: dict[str, Tool] = {
     "export": Tool(help="clips become files of other programs", run=_module("export")),
     "import": Tool(help="motion files become a data set", run=_module("import_data")),
     "import-model": Tool(
-        help="a published generator or tracker becomes ours (unverified)", run=_module("import_model")
+        help="published models become ours (unverified)", run=_module("import_model")
     ),
     "optimize": Tool(help="kinematic optimisation of a data set", run=_module("optimize")),
     "report": Tool(help="write report.html of a run as far as it is", run=_module("report")),
