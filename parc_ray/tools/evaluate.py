@@ -40,7 +40,7 @@ def run(argv: list[str]) -> None:
     Raises:
         InputError: no run directory, an unknown protocol or iteration, no trained generator.
     """
-    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help"):
+    if is_stage(argv):
         from parc_ray.cli import stage_command
 
         stage_command("evaluate", argv)
@@ -58,6 +58,16 @@ def run(argv: list[str]) -> None:
         write_results(target, config.name, protocol, found, digest)
     print(target.read_bytes("tables.md").decode())
     print(f"{target}: tables.md, tables.tex, and CSV and Parquet of all rows")
+
+
+def is_stage(argv: Sequence[str]) -> bool:
+    """Whether the words are those of the loop's stage: options only, and none of this command's."""
+    own = {name for a in arguments()._actions for name in a.option_strings} - {
+        "--iteration",
+        "--force",
+    }
+    given = {word.partition("=")[0] for word in argv}
+    return bool(argv) and argv[0].startswith("-") and not given & own
 
 
 def arguments() -> OneLineParser:

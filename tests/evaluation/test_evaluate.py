@@ -18,7 +18,7 @@ from parc_ray.evaluation.metrics import clip_metrics
 from parc_ray.evaluation.protocols import PROTOCOLS, set_digest, terrain_digest
 from parc_ray.pool_config import PoolConfig
 from parc_ray.stages._rollouts import plan_terrains
-from parc_ray.tools.evaluate import measure, stages_to_test
+from parc_ray.tools.evaluate import is_stage, measure, stages_to_test
 from tests.evaluation.runs import make_run, tiny_config
 
 
@@ -158,6 +158,22 @@ def test_wrong_words_are_one_line(finished, here, capsys, words, said):
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "stage"),
+    [
+        (["--iteration", "1", "--name", "r"], True),
+        (["--recipe", "smoke", "--force"], True),
+        (["runs/r", "--iteration", "1"], False),
+        (["--protocol", "small", "runs/r"], False),
+        (["--random-starts=9", "runs/r"], False),
+        (["--help"], False),
+        ([], False),
+    ],
+)
+def test_the_loops_stage_keeps_its_words(words, stage):
+    assert is_stage(words) == stage
 
 
 def test_a_run_without_a_generator_is_refused(tmp_path, here, capsys):

@@ -211,6 +211,24 @@ def test_a_stage_that_reads_something_else_is_another_one():
     assert mine == stage_keys(config, stages)
 
 
+def test_trainings_from_scratch_read_no_earlier_model():
+    config = get_recipe("smoke")
+    for key, stage in (("generator", "train-generator"), ("tracker", "train-tracker")):
+        scratch = apply_overrides(config, {f"carry.{key}": "scratch"}, "t")
+        for chosen, warm in ((config, True), (scratch, False)):
+            found = {s.label: s for s in trial_stages(chosen, None)}
+            assert ("warm_start" in found[f"it_02/{stage}"].inputs) == warm
+
+
+def test_a_frozen_tracker_is_the_first_one():
+    config = apply_overrides(get_recipe("smoke"), {"carry.tracker": "frozen"}, "t")
+    found = {s.label: s for s in trial_stages(config, None)}
+    assert "it_01/train-tracker" in found  # MPC corrects D0, so there is none before
+    assert "it_02/train-tracker" not in found
+    source = found["it_02/record"].inputs["tracker"]
+    assert (source.iteration, source.stage) == (1, "train-tracker")
+
+
 def test_until_keeps_what_leads_to_a_stage():
     config = get_recipe("smoke")
     labels = [s.label for s in trial_stages(config, "it_01/train-generator")]
