@@ -28,8 +28,8 @@ INTRO = """# Learning to track single real clips
 `benchmarks/tracker_study.py`: PPO on one clip at a time of PARC's initial motion capture, terrain
 inferred by the import, one process with one thread per training. CPU time is the training's own
 process time (sampling and updates); tests are not in it. Test: 64 deterministic episodes from frame
-0 with start noise of 5 cm and 0.05 in velocity, and 64 from random frames, every 75 CPU-s. A goal
-counts as reached at the first test that meets it, if the same policy also meets it with
+0 with start noise of 5 cm and 0.05 in velocity, and 64 from random frames, every 75 or 100 CPU-s.
+A goal counts as reached at the first test that meets it, if the same policy also meets it with
 {episodes} episodes of fresh seeds; the training ends there. `survived` is the mean share of the
 clip that is survived from frame 0.
 """
