@@ -72,6 +72,7 @@ def options() -> argparse.Namespace:
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="correction.KEY")
     words.add_argument("--report", action="store_true", help="only print what was done before")
+    words.add_argument("--page", type=Path, help="directory for the table and a page about it")
     return words.parse_args()
 
 
@@ -202,6 +203,31 @@ def show(table: pd.DataFrame) -> None:
     print_result({f"mpc_{name}": value for name, value in found.items() if value == value})
 
 
+def page(table: pd.DataFrame, seconds: float, wanted: int) -> str:
+    """The rows and the figures beside their limits, as Markdown."""
+    lines = [
+        "# MPC on real clips",
+        "",
+        f"{len(table)} of {wanted} clips, first {seconds:g} s of each, terrain inferred in cells "
+        f"of {CELL_SIZE:g} m, PARC's termination rules, all retries counted, one thread. By",
+        "`benchmarks/mpc.py`; all columns: [mpc_clips.csv](mpc_clips.csv).",
+        "",
+        "| figure | measured | limit |",
+        "|---|---|---|",
+    ]
+    for name, value in figures(table).items():
+        limit = f"{LIMITS[name]:g}" if name in LIMITS else ""
+        lines.append(f"| {name} | {'' if math.isnan(value) else f'{value:.3g}'} | {limit} |")
+    names = ("take", "kind", "motion_s", "completed", "reached_share", "body_global_m")
+    names += ("hjf_frames_percent", "reference_hjf_percent", "cpu_s_per_motion_s", "rewinds")
+    lines += ["", f"| {' | '.join(names)} | ended |", "|" + "---|" * (len(names) + 1)]
+    for row in table.to_dict("records"):
+        cells = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in (row[n] for n in names)]
+        why = "" if row["completed"] else row["attempt_reasons"]
+        lines.append(f"| {' | '.join(cells)} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Correct what is not done yet, then show everything."""
     args = options()
@@ -228,6 +254,10 @@ def main() -> None:
         raise InputError(f"{work}: nothing was done yet; leave --report out")
     table = pd.DataFrame(found).sort_values("take")
     _write(work / "clips.csv", table.to_csv(index=False))
+    if args.page is not None:
+        args.page.mkdir(parents=True, exist_ok=True)
+        _write(args.page / "mpc_clips.csv", table.to_csv(index=False))
+        _write(args.page / "mpc.md", page(table, args.seconds, len(files)))
     show(table)
 
 

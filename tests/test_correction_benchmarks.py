@@ -56,6 +56,13 @@ def test_figures_of_mpc_worked_numbers():
     assert found["hjf_excess_points_max"] == pytest.approx(4.0)
     assert found["accepted_share_below_15_cm"] == 0.5
     assert mpc.LIMITS.keys() <= found.keys()
+    table["cpu_s_per_motion_s"], table["rewinds"] = 10.0, 2
+    table["attempt_reasons"] = "31: root 0.62 m off (allowed 0.6 m)"
+    page = mpc.page(table, 5.0, 23)
+    assert "4 of 23 clips" in page
+    assert "| completed_share | 0.75 | 0.6 |" in page
+    assert "| error_terrain_m |  |  |" in page
+    assert page.count("root 0.62 m off") == 1  # only of the one that did not complete
 
 
 def test_kinds_of_clips(humanoid):
