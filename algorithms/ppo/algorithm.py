@@ -53,6 +53,7 @@ class TensorPPO(PPO):
         self.samples = 0
         if self.knobs.placement == "local":
             self._local_runner.module = self._local_learner.actor_critic
+            self._local_learner.sampler = self._local_runner.sampler
 
     @property
     def _local_runner(self) -> TensorEnvRunner:

@@ -177,6 +177,8 @@ class TrackerConfig:
     """Iterations between calls of the evaluation callback; 0: never."""
     max_bad_updates: int = 20
     """Consecutive non-finite updates after which training stops with a dump."""
+    restarts: int = 2
+    """Times a training goes on from its newest checkpoint after a learner actor was lost."""
     seed: int = 0
     """Seed of weights, exploration and minibatches; runner i samples with seed + i."""
 
@@ -188,7 +190,8 @@ class TrackerConfig:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 and above")
         for name in ("clip", "lr", "lr_min", "max_grad_norm", "init_std", "std_floor"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "numbers above 0")
-        for name in ("num_runners", "num_learners", "evaluate_every", "privileged_dims"):
+        whole = ("num_runners", "num_learners", "evaluate_every", "privileged_dims", "restarts")
+        for name in whole:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 and above")
         for name in ("kl_target", "critic_lr", "wall_s", "advantage_clip", "warm_std"):
             value = getattr(self, name)

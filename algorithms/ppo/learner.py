@@ -17,7 +17,7 @@ from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.module import ActorCritic
 from algorithms.ppo.nan_guard import dump_rollout
 from algorithms.ppo.policy import MlpPolicy
-from algorithms.ppo.rollout import Rollout, cat_rollouts
+from algorithms.ppo.rollout import Rollout, Sampler, cat_rollouts
 from algorithms.ppo.runner import TensorEnvRunner, from_numpy
 from algorithms.ppo.update import TrainingDivergedError, Updater, make_optimiser
 
@@ -28,6 +28,8 @@ class TensorPPOLearner(PPOTorchLearner):
     knobs: TrackerConfig
     updater: Updater
     runner: TensorEnvRunner | None = None
+    sampler: Sampler | None = None
+    """That of this process in local placement; what a dump takes the simulator's state from."""
 
     def build(self) -> None:
         """Create module and optimiser, align the processes' weights."""
@@ -78,18 +80,20 @@ class TensorPPOLearner(PPOTorchLearner):
             parts = [from_numpy(part, self.updater.device) for part in ray.get(list(refs))]
             rollout = cat_rollouts(parts)
         self._weights_seq_no += 1
+        before = {k: v.detach().clone() for k, v in self.actor_critic.state_dict().items()}
         try:
             metrics = self.updater.update(rollout)
         except TrainingDivergedError as error:
-            path = self._dump(rollout)
+            path = self._dump(rollout, before)
             raise TrainingDivergedError(f"{error}; the last fragment is in {path}") from error
         metrics["update_s"] = time.perf_counter() - start
         return metrics
 
-    def _dump(self, rollout: Rollout) -> Path:
+    def _dump(self, rollout: Rollout, sampled_by: dict[str, torch.Tensor]) -> Path:
         folder = Path(self.config.learner_config_dict["dump_dir"])
         path = folder / f"nan_rank{self._learner_index}_it{self.updater.iteration:06d}.pt"
-        return dump_rollout(path, rollout, self.actor_critic)
+        sampler = self.sampler if self.runner is None else self.runner.sampler
+        return dump_rollout(path, rollout, self.updater, sampled_by, sampler and sampler.before)
 
     def make_runner(self) -> TensorEnvRunner:
         """The simulator of this learner (colocated placement), created at first use."""

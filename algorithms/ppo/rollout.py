@@ -136,6 +136,8 @@ class Sampler:
         self.length = torch.zeros(n, device=device)
         self.total = torch.zeros(n, device=device)
         self.started = False
+        self.before: dict[str, Any] | None = None
+        """State before the newest fragment, to sample it again."""
 
     @torch.no_grad()
     def run(self, policy: ActorCritic) -> tuple[Rollout, dict[str, float]]:
@@ -151,6 +153,7 @@ class Sampler:
         if not self.started:
             self._obs[-1] = self.env.reset()
             self.started = True
+        self.before = self.state_dict()
         self._obs[0] = self._obs[-1]
         std = torch.exp(policy.log_std)
         self._noise.normal_(generator=self.rng)

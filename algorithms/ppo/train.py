@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ray.exceptions import RayError
 
 from algorithms.ppo.algorithm import TensorPPO
 from algorithms.ppo.algorithm_config import TensorPPOConfig
@@ -24,6 +25,7 @@ from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.sizes import EnvSizes
 from algorithms.ppo.storage import RunFolder
+from algorithms.ppo.update import TrainingDivergedError
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ Evaluate = Callable[[MlpPolicy], Mapping[str, float]]
 
 SCORE = "score"
 _FREE = {"samples", "wall_s", "checkpoint_every", "keep_checkpoints", "evaluate_every"}
-_FREE |= {"sample_timeout_s", "max_bad_updates"}
+_FREE |= {"sample_timeout_s", "max_bad_updates", "restarts"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,9 @@ def train_tracker(
 ) -> TrainResult:
     """Train until the budget is used up; Ray must be running and the environment registered.
 
+    A learner actor that is lost costs what was done since the newest checkpoint: the training goes
+    on from there, ``config.restarts`` times at most. So does a later call after the driver's end.
+
     Args:
         config: knobs.
         env_name: registered name of the environment's creator.
@@ -106,20 +111,43 @@ def train_tracker(
     sizes = sizes or EnvSizes.probe(env_name, env_config)
     effective = sizes.apply(_effective(config, samples, wall_s, warm_start is not None))
     folder = RunFolder(Path(out_dir), effective.keep_checkpoints)
-    newest = folder.newest()
-    if newest is not None and not resume:
+    if folder.newest() is not None and not resume:
         raise InputError(f"{out_dir}: holds checkpoints already; allow resuming or use another")
-    fingerprint = _fingerprint(effective, env_name)
-    state = load_state(newest / STATE_FILE) if newest is not None else None
-    if state is not None:
-        _check_same_run(state["run"]["fingerprint"], fingerprint, folder.root)
-    policy = MlpPolicy.load(warm_start) if warm_start is not None and state is None else None
     dims = (sizes.obs_dim, sizes.action_dim)
     ppo = TensorPPOConfig.from_tracker(
         effective, env_name, env_config, *dims, dump_dir=str(folder.root)
     )
+    fingerprint = _fingerprint(effective, env_name)
+    for left in range(effective.restarts, -1, -1):
+        try:
+            return _sitting(ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate)
+        except RayError as error:
+            if left == 0 or not effective.num_learners or _diverged(error):
+                raise
+            first = str(error).strip().splitlines()[0]
+            logger.warning("a learner was lost (%s); going on from the newest checkpoint", first)
+            if folder.newest() is None:
+                folder.restore(0)
+    raise AssertionError("the loop returns or raises")
+
+
+def _sitting(
+    ppo: TensorPPOConfig,
+    effective: TrackerConfig,
+    folder: RunFolder,
+    fingerprint: dict[str, Any],
+    warm_start: str | Path | None,
+    on_iteration: OnIteration | None,
+    evaluate: Evaluate | None,
+) -> TrainResult:
+    """Build the algorithm, continue from the newest checkpoint, train to the end."""
+    newest = folder.newest()
+    state = load_state(newest / STATE_FILE) if newest is not None else None
+    if state is not None:
+        _check_same_run(state["run"]["fingerprint"], fingerprint, folder.root)
+    policy = MlpPolicy.load(warm_start) if warm_start is not None and state is None else None
     threads = torch.get_num_threads()
-    algorithm = TensorPPO(config=ppo)
+    algorithm = TensorPPO(config=ppo.copy(copy_frozen=False))
     try:
         run = _Run(algorithm, effective, folder, fingerprint, on_iteration, evaluate)
         if state is not None:
@@ -130,6 +158,11 @@ def train_tracker(
     finally:
         algorithm.stop()
         torch.set_num_threads(threads)
+
+
+def _diverged(error: RayError) -> bool:
+    """Whether a learner failed because its updates were not finite."""
+    return isinstance(error, TrainingDivergedError) or TrainingDivergedError.__name__ in str(error)
 
 
 class _Run:

@@ -6,9 +6,17 @@ import pytest
 import torch
 
 from algorithms.ppo.config import TrackerConfig
-from algorithms.ppo.nan_guard import describe_dump, dump_rollout
+from algorithms.ppo.nan_guard import (
+    describe_dump,
+    dump_rollout,
+    replay_fragment,
+    replay_update,
+)
+from algorithms.ppo.rollout import Sampler
 from algorithms.ppo.update import Reducer, TrainingDivergedError, Updater, make_optimiser
+from parc_ray.errors import InputError
 from tests.algorithms.ppo.test_rollout import clone, make_module, make_sampler
+from tests.algorithms.ppo.toy import ToyLine
 
 BASE = {"hidden": (16,), "minibatch": 60, "epochs": 3, "normaliser_warmup": 0}
 
@@ -112,12 +120,49 @@ def test_a_single_non_finite_minibatch_is_left_out(monkeypatch):
     assert all(torch.isfinite(v).all() for v in updater.module.state_dict().values())
 
 
+def dumped(tmp_path, updater, rollout, sampler=None):
+    state = {k: v.clone() for k, v in updater.module.state_dict().items()}
+    return dump_rollout(tmp_path / "d.pt", rollout, updater, state, sampler)
+
+
 def test_dump_says_where_the_first_bad_number_is(tmp_path):
     updater = make_updater()
     rollout = fragment(updater.module)
     rollout.obs[4, 1, 2] = float("nan")
-    path = dump_rollout(tmp_path / "d.pt", rollout, updater.module)
+    path = dumped(tmp_path, updater, rollout)
     assert describe_dump(path) == ["rollout.obs: 1 not finite, first at [4, 1, 2]"]
+
+
+def test_a_dumped_update_is_replayed_to_where_it_fails(tmp_path):
+    """A finite fragment and a critic whose output overflows in the loss alone."""
+    updater = make_updater(max_bad_updates=1)
+    rollout = fragment(updater.module)
+    fine = dumped(tmp_path, updater, rollout)
+    before = snapshot(updater.module)
+    assert replay_update(fine) == []
+    assert all(torch.equal(v, before[k]) for k, v in updater.module.state_dict().items())
+    with torch.no_grad():
+        updater.module.critic.out.weight.fill_(1e25)
+    with pytest.raises(TrainingDivergedError):
+        updater.update(rollout)
+    lines = replay_update(dumped(tmp_path, updater, rollout))
+    assert lines[0] == "minibatch 0: not finite"
+    assert any("gradient of critic" in line for line in lines)
+
+
+def test_a_dumped_fragment_is_sampled_again_bit_for_bit(tmp_path):
+    updater = make_updater()
+    sampler = Sampler(ToyLine(6, 0), 12, 3, torch.device("cpu"))
+    sampler.run(updater.module)
+    rollout, _ = sampler.run(updater.module)
+    updater.config = updater.config.replace(num_envs=6, horizon=12)
+    path = dumped(tmp_path, updater, rollout, sampler.before)
+    assert replay_fragment(path, ToyLine(6, 99)) == []
+    rollout.reward[2, 1] = float("nan")  # what the simulator did not do this time
+    path = dumped(tmp_path, updater, rollout, sampler.before)
+    assert replay_fragment(path, ToyLine(6, 99)) == ["rollout.reward: differs from the stored one"]
+    with pytest.raises(InputError, match="another process"):
+        replay_fragment(dumped(tmp_path, updater, rollout), ToyLine(6, 99))
 
 
 def test_critic_only_iterations_leave_the_actor_alone():
