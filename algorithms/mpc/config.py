@@ -71,8 +71,8 @@ class PolishConfig:
     """Weight of the squared change of the residual, instead of the first pass's (rad^2)."""
 
     max_error_growth: float = 1.1
-    """A pass is kept only if the mean body errors, in the world and relative to the root, stay below
-    this times what they were, and what it gains in smoothness outweighs what they grow."""
+    """A pass is kept only if the mean body errors, in the world and relative to the root, stay
+    below this times what they were, and what it gains in smoothness outweighs what they grow."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -92,7 +92,7 @@ class PolishConfig:
 class MpcConfig:
     """Cross-entropy sampling MPC on residual PD targets (docs/design/physics.md, Sampling MPC)."""
 
-    samples: int = 128
+    samples: int = 192
     """Candidate plans per iteration."""
 
     horizon: int = 15
@@ -110,7 +110,7 @@ class MpcConfig:
     knots: int = 5
     """Linear-interpolation knots of the noise over the horizon."""
 
-    prune_at: int = 7
+    prune_at: int = 0
     """Control steps after which only the better candidates are simulated on; 0, or a number not
     below the horizon: all to the end."""
 
