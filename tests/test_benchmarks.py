@@ -18,6 +18,12 @@ PROMISED = {
         ["--quick", "--clips", "600"],
         {"windows_per_s", "samples_per_s", "etl_clips_per_s", "etl_peak_mb"},
     ),
+    "tracker.py": (
+        ["--quick"],
+        {f"step_{task}_over_bare" for task in ("quick", "base", "upstream_layout", "upstream")}
+        | {"backend_over_bare", "rllib_us", "ppo_steps_per_cpu_s", "ppo_over_bare"}
+        | {"two_learners_over_one"},
+    ),
     "synthesis.py": (
         ["--tiny"],
         {f"{part}{n}_cpu_s" for part in ("path", "loss") for n in (16, 32, 40)}

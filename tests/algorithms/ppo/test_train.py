@@ -6,13 +6,16 @@ import json
 
 import pytest
 import torch
+from ray.tune.registry import register_env
 
 from algorithms.ppo.algorithm_config import TensorPPOConfig
 from algorithms.ppo.checkpoint import load_state
 from algorithms.ppo.config import TrackerConfig
+from algorithms.ppo.nan_guard import describe_dump, replay_fragment, replay_update
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.sizes import EnvSizes
 from algorithms.ppo.train import train_tracker
+from algorithms.ppo.update import TrainingDivergedError
 from parc_ray.errors import InputError
 from tests.algorithms.ppo.toy import ToyLine
 
@@ -239,3 +242,36 @@ def test_sizes_are_read_from_the_environment_and_its_layout(toy):
 def test_unregistered_environment_gives_one_line(toy, tmp_path):
     with pytest.raises(InputError, match="register_env"):
         train_tracker(SMALL, "no-such-environment", {}, tmp_path)
+
+
+class BrokenLine(ToyLine):
+    """Rewards turn into NaN after the 40th step."""
+
+    count = 0
+
+    def step(self, action):
+        result = super().step(action)
+        self.count += 1
+        if self.count > 40:
+            result.reward[3] = float("nan")
+        return result
+
+    def state_dict(self):
+        return super().state_dict() | {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+        super().load_state_dict({k: v for k, v in state.items() if k != "count"})
+
+
+def test_a_diverged_training_leaves_a_dump_that_can_be_replayed(toy, tmp_path):
+    """Fragments of 16 steps: the third and fourth are left out, then training stops."""
+    register_env("broken", lambda context: BrokenLine(context["num_envs"], context["seed"]))
+    config = SMALL.replace(max_bad_updates=2)
+    with pytest.raises(TrainingDivergedError, match="nan_rank0"):
+        train_tracker(config, "broken", {}, tmp_path, samples=iterations(9), sizes=SIZES)
+    (path,) = tmp_path.glob("nan_rank0_*.pt")
+    assert describe_dump(path) == ["rollout.reward: 16 not finite, first at [0, 3]"]
+    assert "rollout.reward: 16 not finite, first at [0, 3]" in replay_update(path)
+    again = replay_fragment(path, BrokenLine(config.num_envs, 5))
+    assert again == ["rollout.reward: 16 not finite, first at [0, 3]"]

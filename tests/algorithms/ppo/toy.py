@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,7 @@ from torch import Tensor
 from parc_ray.protocols import StepResult
 
 TOY = "toy-line"
+DEADLY = "toy-line-deadly"
 
 
 class ToyLine:
@@ -97,3 +101,34 @@ def register_toy() -> str:
     """Register the creator; needs Ray to be running."""
     register_env(TOY, make_toy)
     return TOY
+
+
+class DeadlyLine(ToyLine):
+    """Kills the process it is in at a certain step, unless a file says that this has been."""
+
+    def __init__(self, mark: str, at_step: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.mark, self.left = Path(mark), at_step
+
+    def step(self, action: Tensor) -> StepResult:
+        self.left -= 1
+        if self.left == 0:
+            try:
+                self.mark.touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+def make_deadly(context: Mapping[str, Any]) -> DeadlyLine:
+    """Creator in the form that RLlib's registry wants."""
+    names = ("mark", "at_step", "num_envs", "seed")
+    return DeadlyLine(**{k: context[k] for k in names})
+
+
+def register_deadly() -> str:
+    """Register the creator; needs Ray to be running."""
+    register_env(DEADLY, make_deadly)
+    return DEADLY
