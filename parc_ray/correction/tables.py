@@ -95,10 +95,15 @@ def corrector_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
                 "whole": sum(o.whole for o in mine),
                 "seconds": sum(o.clip.duration_s for o in mine if o.clip),
                 "cpu_s": cost,
-                **{f: float(chosen[f].mean()) if len(chosen) else math.nan for f in FIGURES},
+                **{f: _mean(chosen[f]) if len(chosen) else math.nan for f in FIGURES},
             }
         )
     return pd.DataFrame(rows)
+
+
+def _mean(column: Any) -> float:
+    """Mean of the numbers of a column; gaps are passed over."""
+    return float(column.mean())
 
 
 def corrector_figures(outcomes: Sequence[Outcome]) -> dict[str, float]:

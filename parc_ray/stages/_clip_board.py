@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -41,12 +42,12 @@ class ClipBoard:
         rows = [self._row(iteration, n, clip, episodes) for n, clip in enumerate(self.clips)]
         old = self.table
         if len(old):
-            old = old[old["iteration"] != iteration]
+            old = pd.DataFrame(old[old["iteration"] != iteration])
         self.table = pd.concat([old, pd.DataFrame(rows)], ignore_index=True)
         self.run.dir.write_bytes_atomic(TABLE, self.table.to_csv(index=False).encode())
         now = pd.DataFrame(rows)
         curves = {
-            f"class/{name or 'none'}/{what}": float(group[what].mean())
+            f"class/{name or 'none'}/{what}": _mean(group[what])
             for name, group in now.groupby("class")
             for what in ("survived", "completed")
         }
@@ -78,14 +79,18 @@ class ClipBoard:
     def draw(self) -> None:
         """Draw the share survived of every clip (rows) at every test (columns)."""
         if len(self.table):
-            self.run.dir.write_bytes_atomic(PICTURE, picture(self.table))
+            self.run.dir.write_bytes_atomic(PICTURE, picture(pd.DataFrame(self.table)))
+
+
+def _mean(column: Any) -> float:
+    return float(column.mean())
 
 
 def picture(table: pd.DataFrame) -> bytes:
     """PNG of a clip board's table: clips by class, the worst ones if there are too many."""
-    last = table[table["iteration"] == table["iteration"].max()]
-    shown = last.nsmallest(MOST_ROWS, "survived").fillna({"class": ""})
-    order = shown.sort_values(["class", "clip"])["clip"].tolist()
+    last = table.loc[table["iteration"].to_numpy() == table["iteration"].to_numpy().max()]
+    shown = last.sort_values("survived", kind="stable").head(MOST_ROWS).fillna({"class": ""})
+    order = shown.sort_values(by=["class", "clip"])["clip"].tolist()
     values = table.pivot_table(index="clip", columns="iteration", values="survived").loc[order]
     with mpl.rc_context({"font.size": 7}):
         figure = Figure(figsize=(7.0, 1.2 + 0.13 * len(order)), layout="constrained")
@@ -93,7 +98,7 @@ def picture(table: pd.DataFrame) -> bytes:
         image = axes.imshow(
             values.to_numpy(), vmin=0.0, vmax=1.0, aspect="auto", cmap="viridis", origin="upper"
         )
-        names = {row["clip"]: row["class"] for _, row in shown.iterrows()}
+        names = dict(zip(shown["clip"].tolist(), shown["class"].tolist(), strict=True))
         labels = [f"{names[clip]}  {clip}" if names[clip] else clip for clip in order]
         axes.set_yticks(range(len(order)), labels)
         columns = values.columns.tolist()
