@@ -124,7 +124,7 @@ class TensorPPO(PPO):
         else:
             kwargs = [{"refs": [p[i] for p in parts]} for i in range(learners)]
             manager = self._learners._worker_manager
-            learned = [r.get() for r in manager.foreach_actor("update", kwargs=kwargs)]
+            learned = [_answer(r) for r in manager.foreach_actor("update", kwargs=kwargs)]
         steps = self.knobs.num_envs * self.knobs.horizon * len(sampled)
         return sampled, learned, steps
 
@@ -161,7 +161,7 @@ class TensorPPO(PPO):
             return [func(self._local_learner)]
         ids = [0] if first_only else None
         results = self._learners.foreach_learner(func, remote_actor_ids=ids)
-        return [result.get() for result in results]
+        return [_answer(result) for result in results]
 
     def training_state(self) -> dict[str, Any]:
         """Weights, optimiser, learning rate, normaliser, environments, generators, counters."""
@@ -213,6 +213,14 @@ class TensorPPO(PPO):
     def _spec(self) -> NetSpec:
         config: Any = self.config
         return NetSpec.from_dict(config.model_config["spec"])
+
+
+def _answer(result: Any) -> Any:
+    """What an actor returned; its error is raised (RLlib hands errors back as values)."""
+    answer = result.get()
+    if not result.ok:
+        raise answer
+    return answer
 
 
 def merge_metrics(parts: Iterable[Metrics]) -> Metrics:
