@@ -44,6 +44,7 @@ from parc_ray.character.surface import place_points, surface_points
 from parc_ray.config import DataConfig
 from parc_ray.data.bank import ClipBank
 from parc_ray.evaluation.metrics import body_distance, contact_loss, penetration_per_frame
+from parc_ray.precision import Precision, bf16_is_native
 from parc_ray.protocols import SampleRequest
 from parc_ray.synthesis.config import RolloutConfig
 from parc_ray.synthesis.rollout import generate_candidates
@@ -141,6 +142,11 @@ def on_threads(run: Callable[[], Any], threads: int) -> Callable[[], Any]:
     return other
 
 
+def forms() -> tuple[Precision, ...]:
+    """Arithmetics that are timed: bfloat16 only where the processor has it."""
+    return ("float32", "bfloat16") if bf16_is_native("cpu") else ("float32",)
+
+
 def settings(name: str, *, penetration: bool, low: bool = False) -> DiffusionConfig:
     """A profile with or without the penetration and target losses, in float32 or bfloat16."""
     config = profile(name)
@@ -157,14 +163,15 @@ def training_rows(setup: Setup) -> tuple[list[list[str]], dict[str, float]]:
     for name in ("upstream", "base"):
         for penetration in (False, True):
             key = "train_penetration" if penetration else "train"
-            runs = [train_run(setup, name, penetration, low) for low in (False, True)]
+            kinds = forms()
+            runs = [train_run(setup, name, penetration, form == "bfloat16") for form in kinds]
             runs.append(reference_train_run(setup, name, penetration))
             one = cpu_seconds(runs, setup.repeats)
-            two = cpu_seconds([on_threads(run, 2) for run in runs[:2]], setup.repeats)
-            for k, form in enumerate(("float32", "bfloat16")):
+            two = cpu_seconds([on_threads(run, 2) for run in runs[: len(kinds)]], setup.repeats)
+            for k, form in enumerate(kinds):
                 label = f"{name}, {'with' if penetration else 'without'} penetration, {form}"
                 peer = PUBLISHED[key] if name == "upstream" else None
-                rows.append([label, *compared(one[k], two[k], peer, one[2])])
+                rows.append([label, *compared(one[k], two[k], peer, one[-1])])
             if name == "upstream":
                 label = "train_step_penetration_cpu_s" if penetration else "train_step_cpu_s"
                 found[label] = round(one[0], 4)
@@ -203,7 +210,7 @@ def reference_train_run(setup: Setup, name: str, penetration: bool) -> Callable[
 
 def trained_generator(setup: Setup, name: str, steps: int) -> DiffusionGenerator:
     """A generator trained for a moment, so that its samples are motions of a kind."""
-    config = settings(name, penetration=name == "base", low=True)
+    config = settings(name, penetration=name == "base", low=bf16_is_native("cpu"))
     train = replace(config.train, steps=steps, learning_rate=1e-3, warmup_steps=5, ema_decay=0.9)
     with private_randomness(0, 1):
         trainer = Trainer(setup.bank, setup.character, replace(config, train=train))
@@ -260,23 +267,24 @@ def sampling_rows(
         for blend, key in ((0.0, "plain"), (BLEND, "blend")):
             makers = [
                 with_sampling(generator, blend=blend, stride=STRIDE, precision=form)
-                for form in ("float32", "bfloat16")
+                for form in forms()
             ]
             runs = [partial(m.windows, given.cond, given.past, given.noise) for m in makers]
             peers = reference_run(generator, given, blend)
             one = cpu_seconds([*runs, *peers], setup.repeats)
             two = cpu_seconds([on_threads(run, 2) for run in runs], setup.repeats)
             results = [run() for run in runs]
-            for k, form in enumerate(("float32", "bfloat16")):
+            for k, form in enumerate(forms()):
                 peer = PUBLISHED[key] if name == "upstream" else None
-                cells = compared(one[k], two[k], peer, one[2] if peers else float("nan"))
+                cells = compared(one[k], two[k], peer, one[-1] if peers else float("nan"))
                 quality = deviation(setup, generator, given, results[0], results[k])
                 rows.append([f"{name}, {key}, {form}", *cells, *quality])
             if name == "upstream":
                 found["sample32_cpu_s" if key == "plain" else "sample32_blend_cpu_s"] = round(
                     one[0], 4
                 )
-                found[f"sample32_{key}_bf16_cpu_s"] = round(one[1], 4)
+                if "bfloat16" in forms():
+                    found[f"sample32_{key}_bf16_cpu_s"] = round(one[1], 4)
     return rows
 
 
