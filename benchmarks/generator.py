@@ -11,6 +11,7 @@ The last line is JSON.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 
 from algorithms.diffusion.conditions import Conditions
 from algorithms.diffusion.config import DiffusionConfig, SamplingConfig
+from algorithms.diffusion.denoiser import Denoiser
 from algorithms.diffusion.generator import DiffusionGenerator
 from algorithms.diffusion.profiles import profile
 from algorithms.diffusion.trainer import Trainer, private_randomness
@@ -165,13 +167,15 @@ def training_rows(setup: Setup) -> tuple[list[list[str]], dict[str, float]]:
             key = "train_penetration" if penetration else "train"
             kinds = forms()
             runs = [train_run(setup, name, penetration, form == "bfloat16") for form in kinds]
-            runs.append(reference_train_run(setup, name, penetration))
-            one = cpu_seconds(runs, setup.repeats)
-            two = cpu_seconds([on_threads(run, 2) for run in runs[: len(kinds)]], setup.repeats)
+            peers = reference_train_run(setup, name, penetration)
+            one = cpu_seconds([*runs, *peers], setup.repeats)
+            two = cpu_seconds([on_threads(run, 2) for run in runs], setup.repeats)
             for k, form in enumerate(kinds):
                 label = f"{name}, {'with' if penetration else 'without'} penetration, {form}"
                 peer = PUBLISHED[key] if name == "upstream" else None
-                rows.append([label, *compared(one[k], two[k], peer, one[-1])])
+                rows.append(
+                    [label, *compared(one[k], two[k], peer, one[-1] if peers else math.nan)]
+                )
             if name == "upstream":
                 label = "train_step_penetration_cpu_s" if penetration else "train_step_cpu_s"
                 found[label] = round(one[0], 4)
@@ -190,9 +194,14 @@ def train_run(setup: Setup, name: str, penetration: bool, low: bool) -> Callable
     return Trainer(setup.bank, setup.character, config).train_step
 
 
-def reference_train_run(setup: Setup, name: str, penetration: bool) -> Callable[[], Any]:
-    """The same with the network of PyTorch's own layers; batches, losses and optimiser are ours."""
+def reference_train_run(setup: Setup, name: str, penetration: bool) -> list[Callable[[], Any]]:
+    """The same with the network of PyTorch's own layers; batches, losses and optimiser are ours.
+
+    Empty for networks that have parts it lacks.
+    """
     trainer = Trainer(setup.bank, setup.character, settings(name, penetration=penetration))
+    if not has_reference(trainer.denoiser):
+        return []
     net = ReferenceDenoiser(trainer.denoiser, trainer.config)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5)
 
@@ -205,7 +214,12 @@ def reference_train_run(setup: Setup, name: str, penetration: bool) -> Callable[
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
 
-    return step
+    return [step]
+
+
+def has_reference(network: Denoiser) -> bool:
+    """Whether ``ReferenceDenoiser`` has all parts of a network."""
+    return network.anchor is None and network.near is None
 
 
 def trained_generator(setup: Setup, name: str, steps: int) -> DiffusionGenerator:
@@ -276,7 +290,7 @@ def sampling_rows(
             results = [run() for run in runs]
             for k, form in enumerate(forms()):
                 peer = PUBLISHED[key] if name == "upstream" else None
-                cells = compared(one[k], two[k], peer, one[-1] if peers else float("nan"))
+                cells = compared(one[k], two[k], peer, one[-1] if peers else math.nan)
                 quality = deviation(setup, generator, given, results[0], results[k])
                 rows.append([f"{name}, {key}, {form}", *cells, *quality])
             if name == "upstream":
@@ -292,7 +306,7 @@ def reference_run(
     generator: DiffusionGenerator, given: Inputs, blend: float
 ) -> list[Callable[[], Any]]:
     """Sampling with PyTorch's own layers; empty for networks that have parts it lacks."""
-    if generator.denoiser.anchor is not None or generator.denoiser.near is not None:
+    if not has_reference(generator.denoiser):
         return []
     net = ReferenceDenoiser(generator.denoiser, generator.config).eval()
     return [

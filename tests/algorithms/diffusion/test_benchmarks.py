@@ -52,6 +52,12 @@ def test_advances_are_those_of_whole_rollouts(setup, made):
     assert found["advance_realtime_s"] == found["advance_2_step_s"] > 0
 
 
+def test_networks_with_parts_of_our_own_have_no_reference(setup):
+    assert generator.reference_train_run(setup, "base", penetration=False) == []
+    (step,) = generator.reference_train_run(setup, "upstream", penetration=False)
+    assert callable(step)
+
+
 def test_training_settings_switch_the_geometric_terms():
     off, on = (generator.settings("base", penetration=p) for p in (False, True))
     assert (off.loss.penetration, off.loss.target) == (0.0, 0.0)
