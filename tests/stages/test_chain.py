@@ -85,7 +85,7 @@ def test_apart_together_and_alone_make_the_same_files(tmp_path, ray_session):
 @pytest.mark.slow
 def test_operators_overlap_and_queues_between_them_are_bounded(tmp_path, ray_session):
     operators = chain(tmp_path)
-    operators[2] = chain(tmp_path, pause_s=0.15)[2]
+    operators[2] = chain(tmp_path, pause_s=0.5)[2]
     run(tmp_path, operators, None, items=work(14), queued=1)
     ahead, most = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0)
     for name, what, _ in trail(tmp_path / "trail"):
