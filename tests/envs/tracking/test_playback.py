@@ -8,6 +8,7 @@ import pytest
 import torch
 from ray.tune.registry import register_env
 
+from algorithms.ppo.algorithm import TensorPPO
 from algorithms.ppo.algorithm_config import TensorPPOConfig
 from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.sizes import EnvSizes
@@ -68,6 +69,7 @@ def test_a_short_training_tells_all_its_scalars(ray_session, humanoid, which):
     algorithm = TensorPPOConfig.from_tracker(
         sizes.apply(knobs), ENV_NAME, env_config, *dims
     ).build_algo()
+    assert isinstance(algorithm, TensorPPO)
     before = algorithm.export_policy()
     for _ in range(3):
         metrics = algorithm.train()["tracker"]
