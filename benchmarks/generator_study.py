@@ -12,12 +12,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from algorithms.diffusion.generator import DiffusionGenerator
 from algorithms.diffusion.train import train_local
+from benchmarks._study import Job, drive, has_result, write_result, write_rows
 from benchmarks.generator_study_parts import (
     BLENDS,
     data_energy,
@@ -45,15 +42,6 @@ from parc_ray.errors import InputError
 SETTINGS = ("base", "upstream")
 
 
-@dataclass(frozen=True)
-class Job:
-    """One process: a training with its measurements, or one point of the curve."""
-
-    name: str
-    words: tuple[str, ...]
-    needs: str = ""
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, or one piece of it."""
     options = arguments().parse_args(argv)
@@ -69,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         if options.take_over:
             take_over(Path(options.take_over), work)
-        drive(work, options)
+        out = Path(options.out) if options.out else work
+        jobs = jobs_of(work, options)
+        drive(__file__, jobs, work, options.jobs, lambda: report(work, out))
 
 
 def take_over(table: Path, work: Path) -> None:
@@ -83,13 +73,13 @@ def take_over(table: Path, work: Path) -> None:
                     key: value if key == "setting" else float(value) for key, value in line.items()
                 }
                 row |= {key: int(row[key]) for key in ("seed", "steps")}
-                path = work / f"{row['setting']}_{row['seed']}.json"
+                name = f"{row['setting']}_{row['seed']}"
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(
                     f"{table}: line {number} is no run of this study ({error})"
                 ) from None
-            if row["setting"] in SETTINGS and not path.exists():
-                write_json(path, row)
+            if row["setting"] in SETTINGS and not has_result(work, name):
+                write_result(work, name, row)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -137,7 +127,7 @@ def one_run(
         **{f"loss_{key}": value for key, value in loss.items() if key != "loss"},
         **roll_out_figures(generator, character, data_energy(training + held_out)),
     }
-    write_json(work / f"{name}_{seed}.json", row)
+    write_result(work, f"{name}_{seed}", row)
 
 
 def one_blend(work: Path, data: str, run: str, s: float) -> None:
@@ -149,65 +139,28 @@ def one_blend(work: Path, data: str, run: str, s: float) -> None:
     generator = with_sampling(generator, blend=s, blend_end=None, blend_fade=0)
     energy = data_energy(training + held_out)
     row = {"run": run, "s": s, **roll_out_figures(generator, character, energy)}
-    write_json(work / f"curve_{run}_{s:g}.json", row)
+    write_result(work, f"curve_{run}_{s:g}", row)
 
 
-def jobs_of(options: argparse.Namespace) -> list[Job]:
+def jobs_of(work: Path, options: argparse.Namespace) -> list[Job]:
     """All pieces, in the order in which they start."""
-    jobs = []
+    jobs, common = [], ("--work", str(work), "--data", options.data)
     for name in options.settings:
         for seed in options.seeds:
-            words: tuple[str, ...] = ("--one", f"{name}_{seed}", "--cpu-s", f"{options.cpu_s:g}")
+            words: tuple[str, ...] = (
+                *common,
+                "--one",
+                f"{name}_{seed}",
+                "--cpu-s",
+                f"{options.cpu_s:g}",
+            )
             if options.changes and name == "base":
                 words = (*words, "--changes", options.changes)
             jobs.append(Job(f"{name}_{seed}", words))
     for s in BLENDS:
-        words = ("--blend", f"{s:g}", "--curve-of", options.curve_of)
+        words = (*common, "--blend", f"{s:g}", "--curve-of", options.curve_of)
         jobs.append(Job(f"curve_{options.curve_of}_{s:g}", words, needs=options.curve_of))
     return jobs
-
-
-def drive(work: Path, options: argparse.Namespace) -> None:
-    """Keep ``--jobs`` processes busy until every piece has its result."""
-    out = Path(options.out) if options.out else work
-    running: dict[str, tuple[Job, subprocess.Popen[bytes]]] = {}
-    failed: set[str] = set()
-    while True:
-        for name, (_, process) in list(running.items()):
-            code = process.poll()
-            if code is not None:
-                del running[name]
-                if code:
-                    failed.add(name)
-                print(f"{time.strftime('%H:%M:%S')} {name}: {'failed' if code else 'done'}")
-                report(work, out)
-        waiting = [
-            job
-            for job in jobs_of(options)
-            if job.name not in running
-            and job.name not in failed
-            and not (work / f"{job.name}.json").exists()
-        ]
-        ready = [j for j in waiting if not j.needs or (work / f"{j.needs}.json").exists()]
-        for job in ready[: max(0, options.jobs - len(running))]:
-            running[job.name] = (job, start(work, options.data, job))
-        if not running:
-            break
-        time.sleep(2.0)
-    report(work, out)
-    if failed:
-        raise SystemExit(f"{', '.join(sorted(failed))} failed; see {work}/*.log; start again")
-
-
-def start(work: Path, data: str, job: Job) -> subprocess.Popen[bytes]:
-    """Start one piece; its output goes to ``<name>.log``."""
-    command = [sys.executable, __file__, "--work", str(work), "--data", data, *job.words]
-    with (work / f"{job.name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-    print(f"{time.strftime('%H:%M:%S')} {job.name}: process {process.pid}", flush=True)
-    return process
 
 
 def report(work: Path, out: Path) -> None:
@@ -219,22 +172,9 @@ def report(work: Path, out: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in (("runs", rows), ("curve", curve)):
         if table:
-            with (folder / f"{name}.csv").open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(
-                    {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
-                    for row in table
-                )
+            write_rows(folder / f"{name}.csv", table)
     if rows:
         write_report(rows, curve, out, SETTINGS)
-
-
-def write_json(path: Path, row: dict[str, object]) -> None:
-    """Write a result whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(row, indent=1))
-    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,8 @@ pictures and page are written anew after each result.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks._study import Job, drive, write_result, write_rows
 from benchmarks.tracker_study_parts import Training, default_data, load_take, setting
 from benchmarks.tracker_study_plan import GOALS, PLAN, VARIANTS
 from benchmarks.tracker_study_report import write_report
@@ -81,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif options.report:
         write_report(work, out)
     else:
-        drive(work, out, options)
+        jobs = jobs_of(work, options)
+        drive(__file__, jobs, work, options.jobs, lambda: write_report(work, out))
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -124,7 +122,7 @@ def one_run(work: Path, data: str, run: Run, every_s: float) -> None:
                     figures = training.retest()
                     confirmed = figures if figures["start_completed"] >= goal else None
                 training.save()
-                write_curve(work / run.name / "curve.csv", training.rows)
+                write_rows(work / run.name / "curve.csv", training.rows)
                 print(json.dumps({k: round(v, 4) for k, v in row.items()}), flush=True)
         figures = confirmed or training.retest()
     finally:
@@ -144,63 +142,14 @@ def one_run(work: Path, data: str, run: Run, every_s: float) -> None:
         "best_start_completed": training.best[0],
         **{f"fresh_{k}": v for k, v in figures.items()},
     }
-    write_json(work / f"{run.name}.json", result)
+    write_result(work, run.name, result)
 
 
-def drive(work: Path, out: Path, options: argparse.Namespace) -> None:
-    """Keep ``--jobs`` processes busy until every run has its result."""
+def jobs_of(work: Path, options: argparse.Namespace) -> list[Job]:
+    """All runs, in the order in which they start."""
+    common = ("--work", str(work), "--data", options.data, "--every", f"{options.every:g}")
     runs = [Run.parse(text) for text in options.runs]
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    failed: set[str] = set()
-    while True:
-        for name, process in list(running.items()):
-            code = process.poll()
-            if code is not None:
-                del running[name]
-                if code:
-                    failed.add(name)
-                print(f"{time.strftime('%H:%M:%S')} {name}: {'failed' if code else 'done'}")
-                write_report(work, out)
-        busy = {*running, *failed}
-        ready = [r for r in runs if r.name not in busy and not (work / f"{r.name}.json").exists()]
-        for run in ready[: max(0, options.jobs - len(running))]:
-            running[run.name] = start(work, options, run)
-        if not running:
-            break
-        time.sleep(2.0)
-    write_report(work, out)
-    if failed:
-        raise SystemExit(f"{', '.join(sorted(failed))} failed; see {work}/*.log; start again")
-
-
-def start(work: Path, options: argparse.Namespace, run: Run) -> subprocess.Popen[bytes]:
-    """Start one run; its output goes to ``<name>.log``."""
-    words = ["--work", str(work), "--data", options.data, "--every", f"{options.every:g}"]
-    command = [sys.executable, __file__, *words, "--one", str(run)]
-    with (work / f"{run.name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-    print(f"{time.strftime('%H:%M:%S')} {run.name}: process {process.pid}", flush=True)
-    return process
-
-
-def write_curve(path: Path, rows: Sequence[dict[str, float]]) -> None:
-    """Write all tests of a run, one row each, whole or not at all."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)
-    os.replace(temporary, path)
-
-
-def write_json(path: Path, row: dict[str, object]) -> None:
-    """Write a result whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(row, indent=1))
-    os.replace(temporary, path)
+    return [Job(run.name, (*common, "--one", str(run))) for run in runs]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks import generator_study, generator_study_parts
+from benchmarks import _study, generator_study, generator_study_parts
 from benchmarks.generator_study_parts import (
     VALIDATION_TAKES,
     data_energy,
@@ -69,13 +69,13 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
             (tmp_path / f"{self.name}.json").write_text("{}")
             return 0
 
-    def start(work, data, job):
+    def start(script, work, job):
         started.append(job.name)
         return Process(job.name)
 
-    monkeypatch.setattr(generator_study, "start", start)
+    monkeypatch.setattr(_study, "start", start)
     monkeypatch.setattr(generator_study, "report", lambda work, out: None)
-    monkeypatch.setattr(generator_study.time, "sleep", lambda _: None)
+    monkeypatch.setattr(_study, "POLL_S", 0.0)
     (tmp_path / "base_1.json").write_text("{}")
     with pytest.raises(SystemExit, match="upstream_1"):
         generator_study.main(["--work", str(tmp_path), "--seeds", "0", "1"])

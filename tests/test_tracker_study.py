@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import tracker_study, tracker_study_parts
+from benchmarks import _study, tracker_study, tracker_study_parts
 from benchmarks.tracker_study import Run
 from benchmarks.tracker_study_parts import Training, load_take, setting
 from benchmarks.tracker_study_plan import GOALS, PLAN, VARIANTS
@@ -84,26 +84,26 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     class Process:
         pid = 1
 
-        def __init__(self, run: Run) -> None:
-            self.run = run
+        def __init__(self, name: str) -> None:
+            self.name = name
 
         def poll(self) -> int:
-            if self.run.seed == 2:
+            if self.name == runs[2].name:
                 return 3
-            (tmp_path / f"{self.run.name}.json").write_text("{}")
+            (tmp_path / f"{self.name}.json").write_text("{}")
             return 0
 
-    def start(work, options, run):
-        started.append(run.seed)
-        return Process(run)
+    def start(script, work, job):
+        started.append(job.name)
+        return Process(job.name)
 
-    monkeypatch.setattr(tracker_study, "start", start)
+    monkeypatch.setattr(_study, "start", start)
     monkeypatch.setattr(tracker_study, "write_report", lambda work, out: None)
-    monkeypatch.setattr(tracker_study.time, "sleep", lambda _: None)
+    monkeypatch.setattr(_study, "POLL_S", 0.0)
     (tmp_path / f"{runs[1].name}.json").write_text("{}")
     with pytest.raises(SystemExit, match=runs[2].name):
         tracker_study.main(["--work", str(tmp_path), "--jobs", "1", "--runs", *names])
-    assert started == [0, 2]
+    assert started == [runs[0].name, runs[2].name]
 
 
 def test_a_training_goes_on_bit_for_bit(tmp_path, humanoid, monkeypatch):
