@@ -86,8 +86,7 @@ def borne_share(points: Tensor, fps: float) -> float:
         points: (T, P, 3) m, world, z up.
         fps: frames per second.
     """
-    rests, _ = _at_rest(points, fps)
-    return _share((rests & _low(points, LOW_M)).any(-1))
+    return _share(_bearing(points, fps) < REST_M_S)
 
 
 def standing_share(points: Tensor, soles: Sequence[Tensor], fps: float) -> float:
@@ -98,19 +97,28 @@ def standing_share(points: Tensor, soles: Sequence[Tensor], fps: float) -> float
         soles: of ``sole_indices``.
         fps: frames per second.
     """
-    rests, count = _at_rest(points, fps)
+    return _share(_standing(points, soles, fps) < REST_M_S)
+
+
+def _bearing(points: Tensor, fps: float) -> Tensor:
+    """Speed (T - 1,) m/s of the slowest of the lowest points."""
+    return _speed(points, fps).masked_fill(~_low(points, LOW_M), math.inf).amin(-1)
+
+
+def _standing(points: Tensor, soles: Sequence[Tensor], fps: float) -> Tensor:
+    """Speed (T - 1,) m/s of the slowest low point of a sole half of which is lowest; else inf."""
     low = _low(points, SOLE_LOW_M)
-    stands = torch.zeros(count, dtype=torch.bool)
+    slowest = points.new_full((len(low),), math.inf)
     for sole in soles:
-        flat = low[:, sole].double().mean(-1) >= 0.5
-        stands |= flat & (rests[:, sole] & low[:, sole]).any(-1)
-    return _share(stands)
+        under = low[:, sole]
+        flat = under.double().mean(-1, keepdim=True) >= 0.5
+        speed = _speed(points[:, sole], fps).masked_fill(~(under & flat), math.inf)
+        slowest = torch.minimum(slowest, speed.amin(-1))
+    return slowest
 
 
-def _at_rest(points: Tensor, fps: float) -> tuple[Tensor, int]:
-    """Which points (T - 1, P) are slow, and T - 1."""
-    speed = points.diff(dim=0).norm(dim=-1) * fps
-    return speed < REST_M_S, len(speed)
+def _speed(points: Tensor, fps: float) -> Tensor:
+    return points.diff(dim=0).norm(dim=-1) * fps
 
 
 def _low(points: Tensor, within: float) -> Tensor:
@@ -143,18 +151,26 @@ def best_reading(
 ) -> tuple[float, Reading | None]:
     """The gain of ``y_up_gain``, and the reading that it is of; None where none is better.
 
-    Who skates or only runs stands in few frames whatever is up, so little can be said of them.
+    A frame counts for another reading where a sole rests in it and what bears the body as read is
+    faster by more than what counts as rest: a foot that slides in both is no evidence. Who skates
+    or only runs stands in few frames whatever is up, so little can be said of them.
     """
-    present = borne_share(points, fps)
-    best, chosen = present, None
+    bearing = _bearing(points, fps)
+    rests = bearing < REST_M_S
+    best, stood, chosen = 0.0, 0.0, None
     for reading, other in _read_again(points, root_pos, root_rot):
-        share = standing_share(other, soles, fps)
-        if reading.how == "world" and share >= present - _AS_WELL and _lies_along_y(root_rot):
+        standing = _standing(other, soles, fps)
+        stands = standing < REST_M_S
+        share = _share(stands)
+        bears_as_well = share >= max(STANDS, _share(rests) - _AS_WELL)
+        if reading.how == "world" and bears_as_well and _lies_along_y(root_rot):
             return CERTAIN, reading
-        if share > best + (_AS_WELL if chosen else 0.0):
-            best, chosen = share, reading
-    gain = 100.0 * (best - present)
-    return gain if best >= STANDS else min(gain, DOUBTFUL), chosen
+        won = stands & ~rests & (bearing - standing > REST_M_S)
+        gain = _share(won) - _share(rests & ~stands)
+        if gain > best + (_AS_WELL if chosen else 0.0):
+            best, stood, chosen = gain, share, reading
+    gain = 100.0 * best
+    return gain if stood >= STANDS else min(gain, DOUBTFUL), chosen
 
 
 def _lies_along_y(root_rot: Tensor) -> bool:

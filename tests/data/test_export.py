@@ -12,7 +12,6 @@ import torch
 
 from parc_ray.character import rotations as rot
 from parc_ray.character.kinematics import dof_to_joint_rot, fk_from_dof
-from parc_ray.data.checks import measure
 from parc_ray.data.exporters import EXPORTERS, file_name
 from parc_ray.data.exporters.parc_ms import touched_by_frame
 from parc_ray.data.importers import ImportOptions, import_path, load_raw
@@ -26,14 +25,7 @@ ANY_LENGTH = ImportOptions(min_frames=2)
 PARC_FILES = ("civilization", "dec2024_teaser_717_1_opt_dm", "sfu")
 
 
-def made_clip(character, seed=0, **kwargs):
-    """The first of several random clips that does not lie as if y pointed up."""
-    tries = (random_clip(character, seed + 100 * k, **kwargs) for k in range(50))
-    clip = next(c for c in tries if measure(c, character)["y_up"] < 1.0)
-    return replace(clip, clip_id=f"made/clip_{seed}")
-
-
-def random_clip(character, seed, *, frames=20, loop="clamp", fps=30.0, bounds=False):
+def made_clip(character, seed=0, *, frames=20, loop="clamp", fps=30.0, bounds=False):
     """Some pose and heading, slowly changing, on uneven ground."""
     rng = np.random.default_rng(seed)
     skeleton = character.skeleton
