@@ -15,7 +15,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from algorithms.ppo import config as ppo_presets
 from algorithms.ppo.checkpoint import load_state, save_state
 from algorithms.ppo.config import TrackerConfig
-from algorithms.ppo.module import ActorCritic
+from algorithms.ppo.module import ActorCritic, model_config
 from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.rollout import Sampler
@@ -28,6 +28,8 @@ from envs.tracking import config as task_presets
 from envs.tracking.config import TrackingConfig
 from envs.tracking.env import VectorTrackingEnv
 from envs.tracking.rollouts import EpisodeRunner
+from envs.tracking.standard_test import EPISODES as STANDARD_EPISODES
+from envs.tracking.standard_test import standard_test
 from parc_ray.character.character import Character
 from parc_ray.config import DataConfig
 from parc_ray.config_io import from_plain, to_plain
@@ -35,7 +37,7 @@ from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._initial import import_source
 
-EPISODES = 64
+EPISODES = STANDARD_EPISODES
 """Episodes of the standard test, per clip and kind of start."""
 RETEST_SEED = 900_001
 RETEST_SEEDS = 4
@@ -155,7 +157,7 @@ class Training:
         sizes = EnvSizes.of(self.env)
         self.config = sizes.apply(config.ppo)
         spec = NetSpec.from_config(self.config, sizes.obs_dim, sizes.action_dim)
-        self.module = make_module(self.config, spec.to_dict(), sizes)
+        self.module = make_module(self.config, spec, sizes)
         self.spec = spec
         self.updater = Updater(self.module, make_optimiser(self.module, self.config), self.config)
         self.sampler = Sampler(
@@ -205,7 +207,7 @@ class Training:
         start = time.process_time()
         policy = self.policy()
         seed = 10_000 + self.tests
-        figures = standard_test(self.tester, policy, seed)
+        figures = tested(self.tester, policy, seed)
         count = self.sums.pop("iterations", 0.0)
         means = {k.removeprefix("step/"): v / max(count, 1.0) for k, v in self.sums.items()}
         self.sums = {}
@@ -252,7 +254,7 @@ class Training:
     def retest(self) -> dict[str, float]:
         """The best policy with fresh seeds, `RETEST_SEEDS` times the standard test."""
         policy = MlpPolicy.load(self.best_path)
-        results = [standard_test(self.tester, policy, RETEST_SEED + i) for i in range(RETEST_SEEDS)]
+        results = [tested(self.tester, policy, RETEST_SEED + i) for i in range(RETEST_SEEDS)]
         means = {k: sum(r[k] for r in results) / len(results) for k in results[0]}
         means["start_completed_least"] = min(r["start_completed"] for r in results)
         return means
@@ -263,30 +265,25 @@ class Training:
         self.tester.close()
 
 
-def make_module(config: TrackerConfig, spec: dict[str, Any], sizes: EnvSizes) -> ActorCritic:
+def make_module(config: TrackerConfig, spec: NetSpec, sizes: EnvSizes) -> ActorCritic:
     """The actor-critic as RLlib would build it."""
     module = RLModuleSpec(
         module_class=ActorCritic,
         observation_space=box_space(sizes.obs_dim),
         action_space=box_space(sizes.action_dim),
-        model_config={
-            "spec": spec,
-            "init_std": config.init_std,
-            "learn_std": config.learn_std,
-            "mean_init": config.mean_init,
-            "bf16": config.bf16,
-        },
+        model_config=model_config(spec, config),
     ).build()
     if not isinstance(module, ActorCritic):
         raise TypeError(f"RLlib built a {type(module).__name__}")
     return module
 
 
-def standard_test(tester: EpisodeRunner, policy: MlpPolicy, seed: int) -> dict[str, float]:
-    """64 deterministic episodes per clip from frame 0 and from random frames, with start noise."""
+def tested(tester: EpisodeRunner, policy: MlpPolicy, seed: int) -> dict[str, float]:
+    """Figures of the standard test from frame 0 and from random frames."""
+    made = standard_test(tester, policy, episodes=EPISODES, seed=seed)
     out = {}
-    for kind, run in (("start", tester.run_from_start), ("random", tester.run_random)):
-        summary = run(policy, EPISODES, seed=seed).summary()
+    for kind, episodes in (("start", made.first), ("random", made.anywhere)):
+        summary = episodes.summary()
         keys = ("completed", "survived", "body_local_m", "body_global_m", "root_pos_m")
         keys += ("end/body", "end/root_pos", "end/root_rot") if kind == "start" else ()
         out.update({f"{kind}_{k}": summary[k] for k in keys})

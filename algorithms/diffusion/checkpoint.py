@@ -10,7 +10,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -68,15 +67,7 @@ def read_tensors(path: Path, what: str) -> dict[str, Any]:
         raise InputError(f"{path}: there is no such {what}; give the path of an existing one.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        UnpicklingError,
-        RuntimeError,
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        AttributeError,
-    ) as error:
+    except Exception as error:  # a damaged file may fail in any way at all
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
             f"{path}: is no {what} ({reason[:120]}); only files written by this program are read."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
@@ -124,7 +124,7 @@ class TensorPPO(PPO):
         else:
             kwargs = [{"refs": [p[i] for p in parts]} for i in range(learners)]
             manager = self._learners._worker_manager
-            learned = [_answer(r) for r in manager.foreach_actor("update", kwargs=kwargs)]
+            learned = _answers(manager.foreach_actor("update", kwargs=kwargs))
         steps = self.knobs.num_envs * self.knobs.horizon * len(sampled)
         return sampled, learned, steps
 
@@ -161,7 +161,7 @@ class TensorPPO(PPO):
             return [func(self._local_learner)]
         ids = [0] if first_only else None
         results = self._learners.foreach_learner(func, remote_actor_ids=ids)
-        return [_answer(result) for result in results]
+        return _answers(results)
 
     def training_state(self) -> dict[str, Any]:
         """Weights, optimiser, learning rate, normaliser, environments, generators, counters."""
@@ -215,12 +215,16 @@ class TensorPPO(PPO):
         return NetSpec.from_dict(config.model_config["spec"])
 
 
-def _answer(result: Any) -> Any:
-    """What an actor returned; its error is raised (RLlib hands errors back as values)."""
-    answer = result.get()
-    if not result.ok:
-        raise answer
-    return answer
+def _answers(results: Iterable[Any]) -> list[Any]:
+    """What actors returned; an error is raised, that of a lost actor before those of its peers.
+
+    RLlib hands errors back as values. Peers of a lost learner fail too, in the middle of a message.
+    """
+    results = list(results)
+    errors = [result.get() for result in results if not result.ok]
+    if errors:
+        raise next((e for e in errors if isinstance(e, RayActorError)), errors[0])
+    return [result.get() for result in results]
 
 
 def merge_metrics(parts: Iterable[Metrics]) -> Metrics:

@@ -11,7 +11,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.learner import TensorPPOLearner
-from algorithms.ppo.module import ActorCritic
+from algorithms.ppo.module import ActorCritic, model_config
 from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.runner import TensorEnvRunner, box_space
 
@@ -63,15 +63,7 @@ class TensorPPOConfig(PPOConfig):
             disable_env_checking=True,
         )
         config.learner_config_dict = {"tracker": tracker, "dump_dir": dump_dir}
-        config.rl_module(
-            model_config={
-                "spec": spec.to_dict(),
-                "init_std": tracker.init_std,
-                "learn_std": tracker.learn_std,
-                "mean_init": tracker.mean_init,
-                "bf16": tracker.bf16,
-            }
-        )
+        config.rl_module(model_config=model_config(spec, tracker))
         config._apply_tracker(tracker)
         return config
 

@@ -14,17 +14,28 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
+from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.networks import Head, NetSpec, ObsNormaliser
 from algorithms.ppo.policy import MlpPolicy
 from parc_ray.errors import InputError
+
+
+def model_config(spec: NetSpec, config: TrackerConfig) -> dict[str, Any]:
+    """What RLlib is to hand to `ActorCritic`."""
+    return {
+        "spec": spec.to_dict(),
+        "init_std": config.init_std,
+        "learn_std": config.learn_std,
+        "mean_init": config.mean_init,
+    }
 
 
 class ActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
     """Gaussian actor and critic on normalised observations.
 
     ``model_config`` holds ``spec`` (a :class:`NetSpec` as dict), ``init_std``, ``learn_std``,
-    ``mean_init`` and ``bf16``. The normaliser's statistics are buffers, so they travel with the
-    weights; the critic is left out of inference-only copies.
+    and ``mean_init`` (see `model_config`). The normaliser's statistics are buffers, so they travel
+    with the weights; the critic is left out of inference-only copies.
     """
 
     actor: Head
@@ -36,7 +47,6 @@ class ActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         """Create the networks; called by RLlib once the spaces are known."""
         config: dict[str, Any] = dict(self.model_config)  # pyright: ignore[reportArgumentType]
         self.spec = NetSpec.from_dict(config["spec"])
-        self.bf16 = bool(config["bf16"])
         dims = (self.spec.obs_dim, self.spec.normaliser_skip, self.spec.normaliser_clip)
         self.normaliser = ObsNormaliser(*dims)
         self.actor = Head(self.spec, self.spec.actor_dim, self.spec.action_dim)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from algorithms.ppo.checkpoint import decode, encode
 from algorithms.ppo.config import ObsBlock, TrackerConfig
-from algorithms.ppo.module import ActorCritic
+from algorithms.ppo.module import ActorCritic, model_config
 from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.policy import read_safe, write_atomic
 from algorithms.ppo.rollout import Rollout, Sampler
@@ -147,8 +147,8 @@ def replay_fragment(path: str | Path, env: TrackingEnv) -> list[str]:
     stored, lines = payload["rollout"], []
     for name, tensor in again.to_dict().items():
         other = stored[name]
-        if tensor.shape != other.shape or not torch.equal(
-            torch.nan_to_num(tensor.double()), torch.nan_to_num(other.double())
+        if tensor.shape != other.shape or not torch.allclose(
+            tensor.double(), other.double(), rtol=0.0, atol=0.0, equal_nan=True
         ):
             lines.append(f"rollout.{name}: differs from the stored one")
     return lines + list(_not_finite((f"rollout.{n}", t) for n, t in again.to_dict().items()))
@@ -181,13 +181,7 @@ def _module(payload: Mapping[str, Any]) -> ActorCritic:
         observation_space=box_space(spec.obs_dim),
         action_space=box_space(spec.action_dim),
         inference_only=False,
-        model_config={
-            "spec": spec.to_dict(),
-            "init_std": config.init_std,
-            "learn_std": config.learn_std,
-            "mean_init": config.mean_init,
-            "bf16": config.bf16,
-        },
+        model_config=model_config(spec, config),
     )
 
 

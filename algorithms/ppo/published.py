@@ -65,7 +65,7 @@ def rename(
             f"{next(iter(wanted))!r}; correct the map."
         )
     source = _recognise(theirs, spec) | given
-    if _VAR in source:
+    if _VAR in given or (_VAR in source and _STD not in source):
         wanted[_VAR] = wanted.pop(_STD)
     found: dict[str, Tensor] = {}
     for ours, shape in wanted.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError
 
 from algorithms.ppo.algorithm import TensorPPO
 from algorithms.ppo.algorithm_config import TensorPPOConfig
@@ -25,7 +25,6 @@ from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.sizes import EnvSizes
 from algorithms.ppo.storage import RunFolder
-from algorithms.ppo.update import TrainingDivergedError
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -121,8 +120,8 @@ def train_tracker(
     for left in range(effective.restarts, -1, -1):
         try:
             return _sitting(ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate)
-        except RayError as error:
-            if left == 0 or not effective.num_learners or _diverged(error):
+        except RayActorError as error:
+            if left == 0 or not effective.num_learners:
                 raise
             first = str(error).strip().splitlines()[0]
             logger.warning("a learner was lost (%s); going on from the newest checkpoint", first)
@@ -158,11 +157,6 @@ def _sitting(
     finally:
         algorithm.stop()
         torch.set_num_threads(threads)
-
-
-def _diverged(error: RayError) -> bool:
-    """Whether a learner failed because its updates were not finite."""
-    return isinstance(error, TrainingDivergedError) or TrainingDivergedError.__name__ in str(error)
 
 
 class _Run:

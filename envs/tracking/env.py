@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from parc_ray.character.character import Character
 
 _MAX_CLIPS_LOGGED = 256
-_PREPARED = 64
+_PREPARED = 512
 _EPISODE_STATE = ("clip", "start", "steps", "episode_return", "previous")
 
 

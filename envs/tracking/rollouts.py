@@ -216,7 +216,7 @@ class EpisodeRunner:
 
     def _agreement(self, seen: Observed) -> Tensor:
         threshold = self.task.config.reward.contact_threshold_n
-        touching = seen.state.contact_force.square().sum(-1).sqrt() > threshold
+        touching = seen.force_sq > threshold * threshold
         return (touching == (seen.current.contacts > 0.5)).float().mean(-1)
 
 

@@ -151,7 +151,9 @@ def test_a_file_cannot_run_code(tmp_path, humanoid):
     target = tmp_path / "written"
     torch.save({"header": Hostile(target)}, tmp_path / "hostile.pt")
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(Hostile(target)))
-    for name in ("hostile.pt", "plain.pt"):
+    (tmp_path / "short.pt").write_bytes(b"\x80\x02J\x01.")
+    (tmp_path / "stack.pt").write_bytes(b"\x80\x02R.")
+    for name in ("hostile.pt", "plain.pt", "short.pt", "stack.pt"):
         with pytest.raises(InputError, match=name):
             DiffusionGenerator.load(tmp_path / name, humanoid)
     assert not target.exists()

@@ -73,6 +73,9 @@ def test_files_that_are_no_policy_give_one_line(tmp_path):
         "lfs.pt": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         "bomb.pt": pickle.dumps(Bomb()),
         "empty.pt": b"",
+        "memo.pt": b"\x80\x02h\x05.",  # of what is not there: KeyError, struct.error, IndexError
+        "short.pt": b"\x80\x02J\x01.",
+        "stack.pt": b"\x80\x02R.",
     }
     for name, content in cases.items():
         (tmp_path / name).write_bytes(content)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from algorithms.ppo import train
 from algorithms.ppo.config import TrackerConfig
@@ -28,11 +28,9 @@ CONFIG = TrackerConfig(
 SIZES = EnvSizes(obs_dim=2, action_dim=1)
 
 
-class DivergedError(ActorDiedError):
-    """What Ray makes of a learner's own error: named in the message."""
-
-    def __str__(self) -> str:
-        return f"{TrainingDivergedError.__name__}: 20 updates in a row were not finite"
+def own(error: Exception) -> Exception:
+    """What Ray makes of an actor's own error: an error of both kinds."""
+    return RayTaskError("update", "traceback", error).as_instanceof_cause()
 
 
 class Counting:
@@ -105,7 +103,8 @@ def test_before_the_first_checkpoint_it_starts_again(counting, tmp_path):
     ("error", "changes", "starts"),
     [
         (ActorDiedError(), {"restarts": 0}, 1),
-        (DivergedError(), {}, 1),
+        (own(TrainingDivergedError("20 updates in a row were not finite")), {}, 1),
+        (own(RuntimeError("a mistake")), {}, 1),
         (RuntimeError("a mistake"), {}, 1),
         (ActorDiedError(), {"placement": "local", "num_learners": 0}, 1),
     ],

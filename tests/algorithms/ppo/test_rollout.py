@@ -7,7 +7,7 @@ import torch
 
 from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.losses import log_prob
-from algorithms.ppo.module import ActorCritic
+from algorithms.ppo.module import ActorCritic, model_config
 from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.rollout import LogSums, Rollout, Sampler, cat_rollouts
 from algorithms.ppo.runner import box_space
@@ -21,13 +21,7 @@ def make_module(config=None, obs_dim=6, action_dim=2):
         observation_space=box_space(obs_dim),
         action_space=box_space(action_dim),
         inference_only=False,
-        model_config={
-            "spec": spec.to_dict(),
-            "init_std": config.init_std,
-            "learn_std": config.learn_std,
-            "mean_init": config.mean_init,
-            "bf16": config.bf16,
-        },
+        model_config=model_config(spec, config),
     )
 
 
