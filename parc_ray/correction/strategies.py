@@ -143,13 +143,21 @@ def needs_mpc(outcome: Outcome, config: CorrectionConfig) -> bool:
 
 
 def better(first: Outcome, second: Outcome) -> Outcome:
-    """The outcome that covers more of the source; attempts and reasons of both are kept."""
-    long = max((first, second), key=lambda o: o.clip.duration_s if o.clip else -1.0)
+    """The outcome that covers more of the source; attempts and reasons of both are kept.
+
+    Of two without a recording the one with a refused one, so that figures and frames are its own.
+    """
+
+    def rank(outcome: Outcome) -> float:
+        if outcome.clip is not None:
+            return outcome.clip.duration_s
+        return -1.0 if outcome.refused is not None else -2.0
+
+    long = max((first, second), key=rank)
     return replace(
         long,
         attempts=first.attempts + second.attempts,
         failures=first.failures + second.failures if long.clip is None else [],
-        refused=(second.refused or first.refused) if long.clip is None else None,
     )
 
 

@@ -167,6 +167,16 @@ def test_two_failures_keep_both_reasons(humanoid):
     assert better(clip, a).clip is clip.clip
 
 
+def test_figures_and_frames_are_those_of_the_refused_recording(humanoid):
+    ended = Outcome(source_id="a", failures=[failure("x")], end_frame=4, metrics={"jerk": 1.0})
+    clip, _ = outcome_of(humanoid, last=20)
+    refused = replace(clip, clip=None, refused=clip.clip, end_frame=20, metrics={"jerk": 2.0})
+    for pair in ((ended, refused), (refused, ended)):
+        best = better(*pair)
+        assert best.refused is refused.refused
+        assert (best.end_frame, best.metrics) == (20, {"jerk": 2.0})
+
+
 def test_outcomes_survive_json(humanoid):
     outcome, source = outcome_of(humanoid, last=20)
     outcome.attempts = [attempt("tracker"), attempt("mpc", 7)]

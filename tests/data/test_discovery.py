@@ -10,6 +10,7 @@ import pytest
 
 from parc_ray.data.importers import ImportOptions, import_path
 from parc_ray.data.importers.discovery import clip_ids, motion_files
+from parc_ray.data.importers.pipeline import holds_motions
 from parc_ray.data.repair import RepairConfig
 from parc_ray.errors import InputError
 
@@ -111,3 +112,13 @@ def test_a_file_without_frames_is_too_short_with_repair_too(tmp_path, humanoid):
     import_path(tmp_path, humanoid, ImportOptions(repair=RepairConfig()), too_short=short)
     assert len(short) == 1
     assert "too short: 0 frames" in short[0]
+
+
+def test_a_look_passes_over_what_an_import_passes_over(tmp_path):
+    for place in (".hidden", "ignore"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.pkl").write_bytes(b"")
+    assert holds_motions(tmp_path) is False
+    (tmp_path / "b.PKL").write_bytes(b"")
+    assert holds_motions(tmp_path) is True
+    assert holds_motions(tmp_path / "b.PKL") is True

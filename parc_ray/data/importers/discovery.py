@@ -18,24 +18,31 @@ OTHER_SUFFIXES = (".txt", ".json", ".npy", ".npz", ".csv")
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 
 
+def candidates(directory: Path) -> Iterator[Path]:
+    """Files below a directory that are motions by their suffix or may be.
+
+    Links to directories are followed; hidden files and paths with "ignore" are left out.
+    """
+    for file in files_below(directory):
+        inside = file.relative_to(directory).as_posix()
+        hidden = any(part.startswith(".") for part in inside.split("/"))
+        known = file.suffix.lower() in (*MOTION_SUFFIXES, *OTHER_SUFFIXES)
+        if known and not hidden and "ignore" not in inside:
+            yield file
+
+
 def motion_files(
     directory: Path, is_motion: Callable[[Path], bool], passed_over: list[Path] | None = None
 ) -> list[Path]:
     """Files to import below a directory, sorted.
 
     Args:
-        directory: where they are; links to directories are followed, hidden files and paths with
-            "ignore" left out.
+        directory: where they are (`candidates`).
         is_motion: tells by the content of a file whether it is one.
         passed_over: if given, files that might have been motions are collected here.
     """
     found: list[Path] = []
-    for file in sorted(files_below(directory)):
-        inside = file.relative_to(directory).as_posix()
-        hidden = any(part.startswith(".") for part in inside.split("/"))
-        suffix = file.suffix.lower()
-        if hidden or "ignore" in inside or suffix not in (*MOTION_SUFFIXES, *OTHER_SUFFIXES):
-            continue
+    for file in sorted(candidates(directory)):
         if is_motion_file(file, is_motion):
             found.append(file)
         elif passed_over is not None:

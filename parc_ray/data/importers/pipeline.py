@@ -37,8 +37,8 @@ from parc_ray.data.importers import (
     table,
 )
 from parc_ray.data.importers.discovery import (
+    candidates,
     clip_ids,
-    files_below,
     is_motion_file,
     motion_files,
     require_name,
@@ -219,7 +219,7 @@ def holds_motions(path: Path) -> bool:
     """Whether ``path`` is a motion file, or a directory with at least one, looked at briefly."""
     if path.is_file():
         return is_motion_file(path, _is_known)
-    return any(is_motion_file(file, _is_known) for file in islice(files_below(path), _MOST_LOOKED))
+    return any(is_motion_file(file, _is_known) for file in islice(candidates(path), _MOST_LOOKED))
 
 
 def _refuse(
