@@ -6,12 +6,15 @@ distances do not depend on a simulator's solver. Shapes: T frames, B bodies, P p
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.character.surface import place_points, sole_points, surface_points
+from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.terrain.distance import outside_distance
 from parc_ray.terrain.heightfield import Heightfield, HeightfieldBatch
@@ -83,6 +86,14 @@ def label_contacts(
     """
     distance = body_ground_distance(character, frames, terrain)
     return debounce(distance <= distance_m, min_frames).to(frames.root_pos.dtype)
+
+
+def with_contacts(clip: MotionClip, character: Character) -> MotionClip:
+    """The clip itself, or labelled by distance if none of its frames carries a label."""
+    if bool((clip.frames.contacts > 0).any()):
+        return clip
+    contacts = label_contacts(character, clip.frames, clip.terrain)
+    return replace(clip, frames=replace(clip.frames, contacts=contacts))
 
 
 def foot_slide(character: Character, frames: MotionFrames, fps: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from parc_ray.character import rotations as rot
 from parc_ray.character.character import Character
 from parc_ray.motion.clip import MotionClip, Provenance
-from parc_ray.motion.contacts import label_contacts
+from parc_ray.motion.contacts import label_contacts, with_contacts
 from parc_ray.motion.frames import MotionFrames
 from parc_ray.motion.mirror import mirror_frames
 from parc_ray.synthesis.config import AugmentConfig
@@ -69,7 +69,7 @@ def make_variants(
     """
     if not plans:
         return []
-    parents = {c.clip_id: _with_contacts(c, character) for c in clips}
+    parents = {c.clip_id: with_contacts(c, character) for c in clips}
     lifted = [_lift(parents[p.parent_id], p, character, cfg) for p in plans]
     motions = reach_targets(
         [g.frames for g in lifted],
@@ -168,14 +168,6 @@ def make_good_variants(
         if not todo:
             break
     return [VariantOutcome(attempts=t, clip=good.get(k)) for k, t in enumerate(tries)]
-
-
-def _with_contacts(clip: MotionClip, character: Character) -> MotionClip:
-    """The clip, labelled by distance if it carries no labels at all."""
-    if bool((clip.frames.contacts > 0).any()):
-        return clip
-    contacts = label_contacts(character, clip.frames, clip.terrain)
-    return replace(clip, frames=replace(clip.frames, contacts=contacts))
 
 
 def _provenance(parent: Provenance, plan: VariantPlan) -> Provenance:

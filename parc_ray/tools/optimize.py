@@ -11,7 +11,7 @@ from parc_ray.config import DataConfig
 from parc_ray.console import setup_logging
 from parc_ray.evaluation.metrics import clip_metrics
 from parc_ray.motion.clip import MotionClip
-from parc_ray.motion.contacts import label_contacts
+from parc_ray.motion.contacts import label_contacts, with_contacts
 from parc_ray.recipes import get_recipe, recipe_names
 from parc_ray.synthesis.assemble import with_bounds
 from parc_ray.synthesis.config import OptimizerConfig
@@ -46,6 +46,7 @@ def run(argv: list[str]) -> None:
     target = require_target(options.out)
     data = DataConfig(path=options.source, min_frames=options.min_frames)
     clips, left_out = load_source(data, character)
+    clips = [with_contacts(clip, character) for clip in clips]
     finished = optimize_clips(clips, character, settings)
     print(comparison(clips, finished, character))
     for line in left_out:
@@ -60,7 +61,8 @@ def arguments() -> OneLineParser:
     parser = OneLineParser(
         prog="parc optimize",
         description="Move the clips of DATASET (or anything that `parc import` reads) out of their "
-        "terrain and onto their contacts. Any value of synthesis.optimizer is an option: "
+        "terrain and onto their contacts; a clip without any contact label is labelled by "
+        "distance first. Any value of synthesis.optimizer is an option: "
         "--synthesis.optimizer.w_jerk 100, ...",
         allow_abbrev=False,
     )
