@@ -42,3 +42,15 @@ def backend_factory(
         return make_backend(name, character, num_envs, terrains, config)
 
     return build
+
+
+def missing(name: str) -> str | None:
+    """What this machine lacks for backend ``name``, in one sentence; None where it can run.
+
+    A backend that needs more than the package's own dependencies says so in a static method
+    ``missing()`` of its class.
+    """
+    if name not in BACKENDS:
+        return f"simulator '{name}' is unknown; use one of {', '.join(BACKENDS)}"
+    look = getattr(BACKENDS[name], "missing", None)
+    return look() if look is not None else None
