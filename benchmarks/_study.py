@@ -100,7 +100,12 @@ def start(script: str, work: Path, job: Job) -> subprocess.Popen[bytes]:
 
 def write_result(work: Path, name: str, row: dict[str, Any]) -> None:
     """Write a piece's result, whole or not at all; figures that do not exist are NaN in it."""
-    Storage.from_uri(work).write_bytes_atomic(f"{name}.json", json.dumps(row, indent=1).encode())
+    write_text(work / f"{name}.json", json.dumps(row, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    Storage.from_uri(path.parent).write_bytes_atomic(path.name, text.encode())
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -112,4 +117,4 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     writer.writerows(
         {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
     )
-    Storage.from_uri(path.parent).write_bytes_atomic(path.name, text.getvalue().encode())
+    write_text(path, text.getvalue())

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from typing import Any
 
 import pandas as pd
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from algorithms.ppo.policy import MlpPolicy
 from benchmarks._common import print_result

@@ -46,6 +46,18 @@ def test_last_line_is_json_with_the_figures(script):
     assert all(figures[name] > 0 for name in names)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["correction_study.py", "mpc.py"])
+def test_scripts_start_as_their_pages_say(script):
+    """From anywhere, with nothing on the path but what is installed."""
+    plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, str(ROOT / "benchmarks" / script), "--help"]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=plain, cwd="/", timeout=300
+    )
+    assert "--work" in done.stdout
+
+
 def test_table_and_result(capsys):
     rows = [
         Row(name="fast", ours=200.0, other=50.0, label="peer", unit="1/s"),

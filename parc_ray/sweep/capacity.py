@@ -78,7 +78,7 @@ def trials_at_once(
             f"resources: the widest stage of a trial takes {cpu:g} CPUs and {gpu:g} GPUs, Ray has "
             f"{cpus:g} and {gpus:g}; a trial must fit; lower resources.* or give Ray more"
         )
-    if wanted is not None and wanted > fit:
+    if wanted is not None and not 1 <= wanted <= fit:
         raise InputError(
             f"concurrent: {wanted} trials of {cpu:g} CPUs and {gpu:g} GPUs do not fit into "
             f"{cpus:g} and {gpus:g}, they could wait for each other for ever; allowed is 1 to {fit}"

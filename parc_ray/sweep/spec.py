@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from parc_ray.config import ParcConfig
-from parc_ray.config_io import canonical_json, from_yaml
+from parc_ray.config_io import canonical_json, from_yaml, unknown_name
 from parc_ray.errors import InputError
 from parc_ray.evaluation.protocols import get_protocol
+from parc_ray.evaluation.results import GENERATOR_FIGURES, TRACKER_FIGURES
+from parc_ray.evaluation.write_results import EXTRA
 from parc_ray.recipes import get_recipe
 from parc_ray.sweep.overrides import apply_overrides
 
@@ -105,6 +107,20 @@ class SweepSpec:
             raise InputError("tests: nothing is measured; allowed are generator and tracker")
         if self.scheduler.kind == "asha" and self.measure != "each":
             raise InputError("measure: 'last' leaves ASHA nothing to compare; set it to each")
+        self._check_figures()
+
+    def _check_figures(self) -> None:
+        """What is compared and drawn must be measured: a trial is too late to find out."""
+        known = summary_figures()
+        named = [(f"plots.figures: {name}", name) for plot in self.plots for name in plot.figures]
+        if self.scheduler.kind == "asha":
+            named.append((f"scheduler.metric: {self.scheduler.metric}", self.scheduler.metric))
+        for where, name in named:
+            if name not in known:
+                raise InputError(unknown_name(where, name, known, "figure"))
+        for plot in self.plots:
+            if plot.kind == "trade-off" and len(plot.figures) < 2:
+                raise InputError("plots.figures: a trade-off needs two figures; name another")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +136,13 @@ class Trial:
     name: str
     values: Mapping[str, Any]
     config: ParcConfig
+
+
+def summary_figures() -> set[str]:
+    """Tests and figures of the summary, as sweep files name them: ``generator/tpl_in_grid``."""
+    known = {f"generator/{figure.name}" for figure in (*GENERATOR_FIGURES, *EXTRA)}
+    tests = ("tracker", "tracker_reference")
+    return known | {f"{test}/{figure.name}" for test in tests for figure in TRACKER_FIGURES}
 
 
 def load_spec(path: str) -> SweepSpec:

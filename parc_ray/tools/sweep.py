@@ -100,7 +100,7 @@ def run(argv: list[str]) -> None:
     """
     options, rest = arguments().parse_known_args(argv)
     sweep = prepare(options.file, options.storage, options.name, options.data, options.run, rest)
-    concurrent = options.concurrent or sweep.spec.concurrent
+    concurrent = sweep.spec.concurrent if options.concurrent is None else options.concurrent
     if options.dry_run:
         print(preview(sweep))
         return

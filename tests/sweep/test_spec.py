@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from parc_ray import cli
+from parc_ray.config_io import config_hash
 from parc_ray.errors import InputError
 from parc_ray.evaluation.results import GENERATOR_FIGURES, TRACKER_FIGURES
 from parc_ray.recipes import get_recipe
@@ -55,6 +56,9 @@ def test_all_sweeps_are_shipped_and_named_in_the_docs():
 def test_a_shipped_sweep_is_whole(path, tmp_path):
     sweep = prepare(str(path), str(tmp_path), None, None, None)
     assert len(sweep.trials) >= 2
+    assert len({config_hash(replace(t.config, name="same")) for t in sweep.trials}) == len(
+        sweep.trials
+    )
     assert "it_00/augment" in {s.label for s in sweep.shared}
     known = {f"generator/{f.name}" for f in GENERATOR_FIGURES}
     for test in ("tracker", "tracker_reference"):
@@ -115,6 +119,18 @@ def test_what_the_sweeps_vary_reaches_the_trials(tmp_path):
         ("grid: {evaluation.s: [0.5]}\nscheduler: {kind: asha, reduction: 1}", "reduction"),
         ("grid: {evaluation.s: [0.5]}\nscheduler: {kind: asha}\nmeasure: last", "ASHA"),
         ("grid: {evaluation.s: [0.5]}\nconcurrent: 0", "concurrent: 0"),
+        (
+            "grid: {evaluation.s: [0.5]}\nscheduler: {kind: asha, metric: generator/tpl_ingrid}",
+            "did you mean 'generator/tpl_in_grid'",
+        ),
+        (
+            "grid: {evaluation.s: [0.5]}\nplots: [{figures: [generator/fwd]}]",
+            "did you mean 'generator/fwd_m'",
+        ),
+        (
+            "grid: {evaluation.s: [0.5]}\nplots: [{kind: trade-off, figures: [generator/fwd_m]}]",
+            "a trade-off needs two figures",
+        ),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, text, said):
