@@ -186,11 +186,6 @@ def terrain_items(terrains: int) -> list[WorkItem]:
     ]
 
 
-def generator_test_clip_number(clip: MotionClip) -> int:
-    """Number of the test terrain that a test motion was made on."""
-    return int(clip.provenance.seeds["terrain"])
-
-
 def _ground_and_path(planned: PlannedBatch) -> tuple[Heightfield, Tensor]:
     first = planned.planned[0]
     if first.path.points is None:

@@ -76,8 +76,13 @@ def body_distance(
     distance = outside_distance(points, terrain, off_grid=off_grid, exact=True)
     if absolute:
         distance = distance + penetration_depth(points, terrain, off_grid=off_grid, exact=True)
+    return nearest_of_bodies(distance, bodies)
+
+
+def nearest_of_bodies(distance: Tensor, bodies: SurfacePoints) -> Tensor:
+    """Least distance (N, T, B) of each body's points, from those (N, T, P) of all points."""
     shape = (*distance.shape[:-1], bodies.num_bodies)
-    index = bodies.body.to(points.device).expand_as(distance)
+    index = bodies.body.to(distance.device).expand_as(distance)
     return distance.new_zeros(shape).scatter_reduce(-1, index, distance, "amin", include_self=False)
 
 
@@ -159,10 +164,11 @@ def clip_metrics(
     depth = penetration_depth(points, terrain, off_grid="code", exact=True)
     tpl_code, tpl_grid = float(depth.sum()), float((depth * inside).sum())
     off_grid: OffGrid = "free" if paper else "code"
-    free = body_distance(points, bodies, terrain, off_grid=off_grid)
-    distance = free
+    outside = outside_distance(points, terrain, off_grid=off_grid, exact=True)
+    free = distance = nearest_of_bodies(outside, bodies)
     if paper:
-        distance = body_distance(points, bodies, terrain, absolute=True, off_grid=off_grid)
+        buried = penetration_depth(points, terrain, off_grid=off_grid, exact=True)
+        distance = nearest_of_bodies(outside + buried, bodies)
     jerk = joint_jerk(body_pos, fps)
     pairs, share = (float(v) for v in high_jerk_percent(jerk))
     centre = body_centres(points[0], bodies, character.body_masses)
