@@ -11,7 +11,7 @@ ARGS ?=
 
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: run test fast lint format types check clean
+.PHONY: run test fast long lint format types check clean
 
 run: $(VENV)/.ready  ## run PARC: recipe quick, about 30 minutes on two cores
 	$(BIN)/python run_parc.py --recipe $(RECIPE) $(ARGS)
@@ -21,6 +21,9 @@ test: $(VENV)/.ready  ## all tests, as in CI
 
 fast: $(VENV)/.ready  ## without the slow tests
 	$(BIN)/python -m pytest -m "not slow"
+
+long: $(VENV)/.ready  ## the tests that take many minutes each, which CI leaves out
+	$(BIN)/python -m pytest -m long
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -125,6 +125,29 @@ def test_learner_parts_of_a_split_batch_are_those_of_the_runners(toy):
         torch.testing.assert_close(value, two[key], rtol=1e-5, atol=1e-6)
 
 
+def final_reward(name, seed, **changes):
+    """Mean reward per step over the last five of 30 iterations of 64 x 32 steps."""
+    algo = build(name, seed=seed, **changes)
+    rewards = [algo.train()["tracker"]["reward_per_step"] for _ in range(30)]
+    algo.stop()
+    return sum(rewards[-5:]) / 5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_placements_learn_alike(toy):
+    """Three seeds each, as many samples and as large batches in all."""
+    seeds = (0, 1, 2)
+    local = [final_reward(toy, s, num_envs=64) for s in seeds]
+    split = [final_reward(toy, s, placement="split", num_runners=2, num_learners=1) for s in seeds]
+    shared = {"placement": "colocated", "num_learners": 2, "minibatch": BASE.minibatch // 2}
+    colocated = [final_reward(toy, s, **shared) for s in seeds]
+    assert min(local) > 0.5  # an untrained policy gets about 0.3
+    mean = sum(local) / len(local)
+    for other in (split, colocated):
+        assert sum(other) / len(other) == pytest.approx(mean, rel=0.1)
+
+
 def test_a_killed_learner_costs_what_was_done_since_the_checkpoint(toy, tmp_path):
     """It dies in the fourth iteration; the newest checkpoint is of the second."""
     config = BASE.replace(placement="colocated", num_learners=2, checkpoint_every=2)
