@@ -17,6 +17,13 @@ class InputError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+class SimulatorLostError(RuntimeError):
+    """A simulator in a process of its own was killed, hangs or is gone; a new one can be started.
+
+    Nothing of the run is wrong: whoever trains goes on from its last checkpoint.
+    """
+
+
 _REMOTE = re.compile(r"^parc_ray\.errors\.InputError: (.+)$", re.MULTILINE)
 
 

@@ -1,0 +1,291 @@
+"""Isaac Gym through a bridge: the gated engine in a process of its own, on a Python of its own.
+
+The engine is never imported here. A server (`envs.sims.isaacgym_server`) runs it and sends raw
+state; this class converts, keeps what was set or seen last, and contains what the engine cannot:
+
+* A state that was set counts at once. The engine learns of all that waits right before its next
+  step, by one indexed call per tensor, because its own tensors are old until it has stepped.
+* The engine's root velocity is that of the centre of mass, ours of the body's origin.
+* The engine sums all contacts of a body; where characters collide with themselves, only what is at
+  the terrain counts as the terrain's (`envs.sims.terrain_contact`).
+* Nothing that is not finite is sent. Environments that diverge are held where they were last well.
+* A server that is lost raises `SimulatorLostError`; the next step starts another one, in which
+  every environment is where it was last seen.
+
+What the engine keeps to itself (contact caches) is neither saved nor copied, so that continuing
+from `state_dict` or `copy_env` is not bit for bit as in the backends that promise it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envs.sims.base import SimConfig
+from envs.sims.isaacgym_asset import isaacgym_mjcf
+from envs.sims.isaacgym_bridge import Bridge, missing_interpreter
+from envs.sims.isaacgym_state import Conversion, blank_state
+from envs.sims.mujoco_model import ModelBuilder, terrain_boxes
+from envs.sims.terrain_contact import TerrainContact
+from envs.sims.terrain_mesh import mesh_of
+from parc_ray.protocols import SimState
+from parc_ray.terrain.heightfield import Heightfield
+
+if TYPE_CHECKING:
+    from parc_ray.character.character import Character
+
+_UNLIMITED_EFFORT = 1.0e6
+
+
+class IsaacGymBackend:
+    """`parc_ray.protocols.SimBackend` on Isaac Gym's PhysX.
+
+    Args:
+        character: the simulated character.
+        num_envs: number of environments N.
+        config: simulator settings; those of MuJoCo's solver have no effect.
+    """
+
+    name = "isaacgym"
+
+    def __init__(
+        self, character: Character, num_envs: int, config: SimConfig | None = None
+    ) -> None:
+        """Keep the settings; the server is started when the terrains are known."""
+        self.character = character
+        self.config = config or SimConfig()
+        self.num_envs = num_envs
+        self.control_dt = self.config.control_dt
+        self.boxes: list[NDArray[np.float32]] = []
+        self._asset = isaacgym_mjcf(character)
+        self._drives = _drives(character, self.config)
+        self.model_hash = self._hash()
+        self._bridge: Bridge | None = None
+
+    @staticmethod
+    def missing() -> str | None:
+        """What this machine lacks to run it; None where a server can be tried."""
+        return missing_interpreter()
+
+    def load_terrains(self, terrains: Sequence[Heightfield]) -> None:
+        """Lay the terrains out and start a server; environments begin on the first, in the air."""
+        self.close()
+        extension = self.config.terrain_extension_m
+        self.boxes = [terrain_boxes(t, extension) for t in terrains]
+        self._mesh = mesh_of(terrains, extension)
+        n, skeleton = self.num_envs, self.character.skeleton
+        self._contact = TerrainContact(self.character, terrains, extension)
+        self._terrain = np.zeros(n, dtype=np.int64)
+        self._bad = np.zeros(n, dtype=np.bool_)
+        self._spoilt = np.zeros(n, dtype=np.bool_)
+        self._waiting = np.ones(n, dtype=np.bool_)
+        self._now = blank_state(n, skeleton.num_bodies, skeleton.num_dofs)
+        self._now.root_pos[:, 2] = self.character.stand_height + float(terrains[0].heights.max())
+        self._neutral = self._now.index(slice(0, 1)).clone()
+        self._start()
+
+    @property
+    def bad(self) -> Tensor:
+        """(N,) bool: diverged, standing still until the next ``set_state``."""
+        return torch.from_numpy(self._bad.copy())
+
+    @property
+    def terrain_ids(self) -> Tensor:
+        """(N,) long: the terrain of each environment."""
+        return torch.from_numpy(self._terrain.copy())
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the server says of itself: its process, Python and device."""
+        return dict(self._started().about)
+
+    def set_state(self, env_ids: Tensor, terrain_ids: Tensor, state: SimState) -> None:
+        """Put environments (K,) on terrains (K,) in ``state`` (K leading)."""
+        ids = env_ids.numpy()
+        for key, value in vars(self._now).items():
+            value[env_ids] = getattr(state, key).to(value.dtype)
+        self._now.contact_force[env_ids] = 0.0
+        self._now.root_rot[env_ids] = _unit(self._now.root_rot[env_ids])
+        self._terrain[ids] = terrain_ids.numpy()
+        self._bad[ids] = False
+        self._waiting[ids] = True
+        self._spoilt[ids] = ~self._well(self._now.index(env_ids))
+
+    def step(self, pd_targets: Tensor) -> None:
+        """Advance all environments by one control period under PD targets (N, D) in rad.
+
+        Raises:
+            SimulatorLostError: the server is gone; the step was not taken and can be repeated.
+        """
+        bridge = self._started()
+        arrays, turn = bridge.arrays, self._conversion
+        targets = pd_targets.detach().numpy()
+        fine = np.isfinite(targets).all(axis=-1)
+        self._hold(self._spoilt | ~fine)
+        if self._bad.any():
+            targets = np.where(self._bad[:, None], self._now.dof_pos.numpy(), targets)
+        turn.write_targets(arrays, targets)
+        ids = np.flatnonzero(self._waiting)
+        arrays["count"][0] = len(ids)
+        if len(ids):
+            turn.write_rows(arrays, self._now, ids, self._mesh.offsets[self._terrain[ids]])
+        bridge.step()
+        self._waiting[:] = False
+        self._take(turn.read(arrays, self._mesh.offsets[self._terrain]), arrays)
+
+    def state(self) -> SimState:
+        """The present state of all environments (a copy)."""
+        return self._now.clone()
+
+    def rollout(self, pd_targets: Tensor) -> SimState:
+        """Advance by H control periods under targets (N, H, D); states after each, (N, H, ...)."""
+        seen = []
+        for h in range(pd_targets.shape[1]):
+            self.step(pd_targets[:, h])
+            seen.append(self.state())
+        return SimState(
+            **{k: torch.stack([getattr(s, k) for s in seen], dim=1) for k in vars(self._now)}
+        )
+
+    def copy_env(self, source: int, env_ids: Tensor) -> None:
+        """Copy the visible state and the terrain of ``source`` onto ``env_ids``."""
+        ids = env_ids.numpy()
+        for value in vars(self._now).values():
+            value[env_ids] = value[source].clone()
+        for array in (self._terrain, self._bad, self._spoilt):
+            array[ids] = array[source]
+        self._waiting[ids] = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Visible state, terrains and containment of all environments."""
+        flags = {"terrain": self._terrain, "bad": self._bad, "spoilt": self._spoilt}
+        return {k: v.clone() for k, v in vars(self._now).items()} | {
+            k: torch.from_numpy(v.copy()) for k, v in flags.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict` of a backend of equal size and terrains."""
+        targets: dict[str, Any] = dict(vars(self._now))
+        for name in ("terrain", "bad", "spoilt"):
+            targets[name] = torch.from_numpy(getattr(self, f"_{name}"))
+        for key, target in targets.items():
+            if state[key].shape != target.shape:
+                expected, found = tuple(target.shape), tuple(state[key].shape)
+                raise ValueError(f"backend state '{key}' is {found}, not {expected}")
+        for key, target in targets.items():
+            target.copy_(state[key])
+        self._waiting[:] = True
+
+    def close(self) -> None:
+        """End the server."""
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
+
+    def _started(self) -> Bridge:
+        """The server, a new one where the last was lost."""
+        if not self.boxes:
+            raise RuntimeError("load_terrains comes first")
+        bridge = self._bridge
+        return bridge if bridge is not None and bridge.alive else self._start()
+
+    def _start(self) -> Bridge:
+        """Start a server and let every environment wait to be set in it."""
+        self.close()
+        skeleton = self.character.skeleton
+        start = self._neutral.root_pos[0].numpy() + self._mesh.offsets[0]
+        terrain = {
+            "vertices": self._mesh.vertices,
+            "triangles": self._mesh.triangles,
+            "start": start.astype(np.float32),
+        }
+        names = (tuple(skeleton.body_names), tuple(skeleton.dof_names))
+        self._bridge = Bridge(self._hello(), terrain, names)
+        self._conversion = Conversion(self._bridge.about, *names)
+        self._waiting[:] = True
+        return self._bridge
+
+    def _hello(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "num_envs": self.num_envs,
+            "control_dt": config.control_dt,
+            "substeps": config.substeps,
+            "friction": config.friction,
+            "self_collision": config.self_collision,
+            "with_bodies": config.self_collision,
+            "asset": self._asset,
+            "drives": self._drives,
+        }
+
+    def _hash(self) -> str:
+        """Hash of what decides the dynamics here; the engine's version is not known before."""
+        fields = {k: v for k, v in self._hello().items() if k not in ("num_envs", "asset")}
+        text = json.dumps([fields, self.character.digest, self.config.max_velocity], sort_keys=True)
+        return hashlib.sha256(f"isaacgym|{text}".encode()).hexdigest()[:16]
+
+    def _take(self, seen: SimState, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Make what the engine reports the present state, apart from what has diverged."""
+        if self.config.self_collision:
+            bodies, order = arrays["bodies"], self._conversion.bodies
+            bodies = bodies if order is None else bodies[:, order]
+            self._contact.keep_terrain(
+                seen.contact_force, bodies, self._mesh.offsets, self._terrain
+            )
+        failed = ~self._well(seen)
+        keep = torch.from_numpy(self._bad | failed)
+        if bool(keep.any()):
+            for key, value in vars(seen).items():
+                value[keep] = getattr(self._now, key)[keep]
+        self._now = seen
+        self._hold(failed)
+
+    def _hold(self, failed: NDArray[np.bool_]) -> None:
+        """Environments that diverged, these and earlier ones, stand still where they are."""
+        self._bad |= failed
+        self._spoilt[failed] = False
+        if not self._bad.any():
+            return
+        bad = torch.from_numpy(self._bad)
+        for key in ("root_lin_vel", "root_ang_vel", "dof_vel", "contact_force"):
+            getattr(self._now, key)[bad] = 0.0
+        lost = torch.from_numpy(self._bad & ~self._well(self._now))
+        for key, value in vars(self._now).items():
+            value[lost] = getattr(self._neutral, key)
+        self._waiting |= self._bad
+
+    def _well(self, state: SimState) -> NDArray[np.bool_]:
+        """(K,) whether everything is finite and no velocity beyond the limit."""
+        limit = self.config.max_velocity
+        speed = torch.cat((state.root_lin_vel, state.root_ang_vel, state.dof_vel), dim=-1)
+        place = torch.cat((state.root_pos, state.root_rot, state.dof_pos), dim=-1)
+        fine = (speed.abs().amax(dim=-1) <= limit) & torch.isfinite(place.sum(dim=-1))
+        return (fine & torch.isfinite(state.contact_force.sum(dim=(-2, -1)))).numpy()
+
+
+def _unit(quat: Tensor) -> Tensor:
+    """Unit quaternions with w >= 0."""
+    quat = quat / quat.norm(dim=-1, keepdim=True)
+    return torch.where(quat[..., 3:] < 0, -quat, quat)
+
+
+def _drives(character: Character, config: SimConfig) -> dict[str, dict[str, float]]:
+    """Gains, armature and effort limit of every dof, by name."""
+    model = ModelBuilder(character, config, 1)
+    armature, effort = np.asarray(character.armature), np.asarray(character.effort)
+    return {
+        name: {
+            "stiffness": float(model.kp[dof]),
+            "damping": float(model.kd[dof]),
+            "armature": float(armature[dof]),
+            "effort": float(effort[dof]) if config.torque_limits else _UNLIMITED_EFFORT,
+        }
+        for dof, name in enumerate(character.skeleton.dof_names)
+    }

@@ -1,0 +1,289 @@
+"""The client's side of the bridge: starts a server, shares memory with it, notices its end.
+
+State goes through unnamed shared memory, what happens every step is one byte on a socket pair.
+Neither has a name in a file system, so nothing is left behind however the two processes end.
+Messages and layout: `envs.sims.isaacgym_server`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.sims.isaacgym_server.layout import PROTOCOL, buffer_table, map_buffers
+from envs.sims.isaacgym_server.wire import (
+    DONE,
+    FAILED,
+    STEP,
+    GoneError,
+    receive,
+    receive_json,
+    send_json,
+)
+from parc_ray.errors import InputError, SimulatorLostError
+
+logger = logging.getLogger(__name__)
+
+PYTHON = "PARC_ISAACGYM_PYTHON"
+"""Environment variable: Python 3.8 that can import isaacgym and torch."""
+PYTHONPATH = "PARC_ISAACGYM_PYTHONPATH"
+"""Environment variable: import path of the server, in place of this process's own."""
+_SERVER = Path(__file__).parent / "isaacgym_server"
+_SHARED_MEMORY = Path("/dev/shm")
+_OWN_SETTINGS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+_LOG_LINES, _END_S = 12, 2.0
+
+
+class Bridge:
+    """One server process and the memory shared with it.
+
+    Args:
+        hello: settings of the simulation; `protocol` is added.
+        terrain: arrays ``vertices``, ``triangles`` and ``start``.
+        names: names of the bodies and of the dofs that the server must have.
+        setup_s: longest time that the server may take to be ready, s.
+        step_s: longest time of one step, s; a server that takes longer counts as hung.
+
+    Raises:
+        InputError: no usable interpreter, or the server says what it lacks.
+        SimulatorLostError: it ended or hung before it was ready.
+    """
+
+    def __init__(
+        self,
+        hello: Mapping[str, Any],
+        terrain: Mapping[str, NDArray[Any]],
+        names: tuple[tuple[str, ...], tuple[str, ...]],
+        setup_s: float = 600.0,
+        step_s: float = 4.0,
+    ) -> None:
+        """Start the server and wait until it is ready."""
+        python = interpreter()
+        self.step_s = step_s
+        self._poll = select.poll()
+        folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by the finaliser)
+        memory = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed below)
+        self._control, theirs = socket.socketpair()
+        lifeline, their_lifeline = socket.socketpair()
+        try:
+            np.savez(
+                memory,
+                vertices=terrain["vertices"],
+                triangles=terrain["triangles"],
+                start=terrain["start"],
+            )
+            memory.flush()
+            inherited = [theirs.fileno(), their_lifeline.fileno(), memory.fileno()]
+            command = [python, str(_SERVER)]
+            for name, descriptor in zip(("control", "lifeline", "memory"), inherited, strict=True):
+                command += [f"--{name}", str(descriptor)]
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=inherited,
+                env=server_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            for sock in (theirs, their_lifeline):
+                sock.close()
+            parts = (self.process, self._control, lifeline, self._log)
+            self._finalizer = weakref.finalize(self, _end, *parts)
+            self._poll.register(self._control, select.POLLIN)
+            self._start(dict(hello), memory, names, setup_s)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            memory.close()
+            for sock in (theirs, their_lifeline):
+                sock.close()
+
+    def step(self) -> None:
+        """Let the server read its buffers, advance by a control period and fill ours.
+
+        Raises:
+            SimulatorLostError: the server was killed, hangs, or ended by itself.
+        """
+        try:
+            self._control.sendall(STEP)
+        except OSError as error:
+            raise self._lost("is gone") from error
+        self._answer(self.step_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server has not ended."""
+        return self._finalizer.alive and self.process.poll() is None
+
+    def close(self) -> None:
+        """End the server."""
+        if hasattr(self, "_finalizer"):
+            self._finalizer()
+
+    def _start(
+        self,
+        hello: dict[str, Any],
+        memory: IO[bytes],
+        names: tuple[tuple[str, ...], tuple[str, ...]],
+        setup_s: float,
+    ) -> None:
+        """Exchange hellos, check what the server is, and map the memory."""
+        try:
+            send_json(self._control, {**hello, "protocol": PROTOCOL})
+        except OSError as error:
+            raise self._lost("ended at its start") from error
+        self._answer(setup_s)
+        self.about = receive_json(self._control)
+        if self.about["protocol"] != PROTOCOL:
+            raise InputError(
+                f"Isaac Gym server: speaks version {self.about['protocol']} of the bridge, not "
+                f"{PROTOCOL}; use one version of the project on both sides"
+            )
+        for kind, ours in zip(("body", "dof"), names, strict=True):
+            theirs = self.about[f"{kind}_names"]
+            if sorted(theirs) != sorted(ours):
+                raise InputError(
+                    f"Isaac Gym: made {kind} names {', '.join(theirs)} of the character, not "
+                    f"{', '.join(ours)}; its importer does not understand this MJCF"
+                )
+        sizes = (hello["num_envs"], len(names[0]), len(names[1]))
+        rows, size = buffer_table(*sizes, bool(hello["with_bodies"]))
+        if (rows, size) != (self.about["buffers"], self.about["size"]):
+            raise InputError("Isaac Gym server: lays the shared memory out in another way")
+        self._memory, self.arrays = map_buffers(memory.fileno(), rows, size)
+        about = [self.about[k] for k in ("pid", "python", "device")]
+        logger.info("Isaac Gym server %d on Python %s simulates on %s", *about)
+        if self.about["device"] == "cpu":
+            logger.warning("Isaac Gym found no GPU for it and simulates on the CPU, which is slow")
+
+    def _answer(self, seconds: float) -> None:
+        """Wait for the server's byte.
+
+        Raises:
+            SimulatorLostError: see `step`.
+            InputError: the server lacks a module.
+        """
+        deadline = time.monotonic() + seconds
+        while not self._poll.poll(max(0.0, 1000.0 * (deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise self._lost(f"did not answer for {seconds:g} s")
+        try:
+            message = receive(self._control, 1)
+            if message == DONE:
+                return
+            report = receive_json(self._control) if message == FAILED else {}
+        except (GoneError, OSError) as error:
+            raise self._lost("ended") from error
+        if "ModuleNotFoundError" in report.get("error", ""):
+            raise InputError(f"{PYTHON}: {report['error']}; docs/isaacgym.md says how to get it")
+        logger.error("Isaac Gym server failed:\n%s", report.get("trace", repr(message)))
+        raise self._lost(f"failed ({report.get('error', repr(message))})")
+
+    def _lost(self, what: str) -> SimulatorLostError:
+        """An error with the end of the server's log; the server, or what is left, is ended."""
+        process = self.process
+        status = process.poll()
+        how = "" if status is None else f", exit status {status}"
+        process.kill()
+        tail = self.log_tail()
+        if tail:
+            logger.error("last lines of the Isaac Gym server %d:\n%s", process.pid, tail)
+        self.close()
+        return SimulatorLostError(
+            f"the Isaac Gym server (process {process.pid}) {what}{how}; a new one is started "
+            "at the next step"
+        )
+
+    def log_tail(self) -> str:
+        """Last lines that the server printed."""
+        if self._log.closed:
+            return ""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-_LOG_LINES:])
+
+
+def interpreter() -> str:
+    """Path of the server's Python.
+
+    Raises:
+        InputError: the variable is not set or names no executable file.
+    """
+    lack = missing_interpreter()
+    if lack is not None:
+        raise InputError(lack)
+    return os.environ[PYTHON]
+
+
+def missing_interpreter() -> str | None:
+    """Why no server can be started here, in one sentence; None where one can be tried."""
+    path = os.environ.get(PYTHON)
+    if not path:
+        return (
+            f"{PYTHON} is not set; it must name a Python 3.8 that has isaacgym and torch "
+            "(docs/isaacgym.md)"
+        )
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)):
+        return (
+            f"{PYTHON}: {path} is no executable file; it must name a Python 3.8 (docs/isaacgym.md)"
+        )
+    return None
+
+
+def server_environment() -> dict[str, str]:
+    """This process's environment without its own Python's settings, and with one GPU."""
+    environment = {k: v for k, v in os.environ.items() if k not in _OWN_SETTINGS}
+    path = os.environ.get(PYTHONPATH)
+    if path:
+        environment["PYTHONPATH"] = path
+    gpu = assigned_gpu()
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
+    return environment
+
+
+def assigned_gpu() -> str | None:
+    """The GPU that Ray gave to this process, the first of several; None outside of Ray's workers.
+
+    A worker without a GPU gets "", so that its server does not take one that is another's.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    if ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return None
+    gpus = ray.get_gpu_ids()
+    return str(gpus[0]) if gpus else ""
+
+
+def _end(
+    process: subprocess.Popen[bytes],
+    control: socket.socket,
+    lifeline: socket.socket,
+    log: IO[bytes],
+) -> None:
+    """Close what the server waits on, and kill it where it does not end by that."""
+    control.close()
+    lifeline.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    log.close()
