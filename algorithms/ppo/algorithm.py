@@ -32,6 +32,7 @@ from algorithms.ppo.module import ActorCritic
 from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.runner import TensorEnvRunner
+from parc_ray.errors import SimulatorLostError
 
 logger = logging.getLogger(__name__)
 
@@ -143,17 +144,19 @@ class TensorPPO(PPO):
         heads = [refs[0] for refs in asked.values()]
         if heads:
             ray.wait(heads, num_returns=len(heads), timeout=self.knobs.sample_timeout_s)
-        sampled, parts = [], []
+        sampled, parts, lost = [], [], False
         for index, refs in asked.items():
             try:
                 sampled.append(ray.get(refs[0], timeout=0.1))
                 parts.append(list(refs[1:]))
             except (RayError, TimeoutError) as error:
+                lost = lost or isinstance(error, SimulatorLostError)
                 first = str(error).strip().splitlines()[0]
                 logger.warning("runner %d brought nothing in this iteration: %s", index, first)
                 manager.set_actor_state(index, healthy=False)
         if not parts:
-            raise RuntimeError("no runner brought a fragment in this iteration")
+            kind = SimulatorLostError if lost else RuntimeError
+            raise kind("no runner brought a fragment in this iteration")
         return sampled, parts
 
     def _on_learners(self, func: Any, first_only: bool = False) -> list[Any]:

@@ -178,7 +178,8 @@ class TrackerConfig:
     max_bad_updates: int = 20
     """Consecutive non-finite updates after which training stops with a dump."""
     restarts: int = 2
-    """Times a training goes on from its newest checkpoint after a learner actor was lost."""
+    """Times a training goes on from its newest checkpoint after a learner actor or a
+    simulator was lost."""
     seed: int = 0
     """Seed of weights, exploration and minibatches; runner i samples with seed + i."""
 

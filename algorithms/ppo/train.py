@@ -25,7 +25,7 @@ from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.sizes import EnvSizes
 from algorithms.ppo.storage import RunFolder
-from parc_ray.errors import InputError
+from parc_ray.errors import InputError, SimulatorLostError
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +80,9 @@ def train_tracker(
 ) -> TrainResult:
     """Train until the budget is used up; Ray must be running and the environment registered.
 
-    A learner actor that is lost costs what was done since the newest checkpoint: the training goes
-    on from there, ``config.restarts`` times at most. So does a later call after the driver's end.
+    A learner actor or a simulator that is lost costs what was done since the newest checkpoint: the
+    training goes on from there, ``config.restarts`` times at most. So does a later call after the
+    driver's end.
 
     Args:
         config: knobs.
@@ -120,11 +121,13 @@ def train_tracker(
     for left in range(effective.restarts, -1, -1):
         try:
             return _sitting(ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate)
-        except RayActorError as error:
-            if left == 0 or not effective.num_learners:
+        except (RayActorError, SimulatorLostError) as error:
+            simulator = isinstance(error, SimulatorLostError)
+            if left == 0 or not (simulator or effective.num_learners):
                 raise
-            first = str(error).strip().splitlines()[0]
-            logger.warning("a learner was lost (%s); going on from the newest checkpoint", first)
+            line = str(error).strip().splitlines()[-1 if simulator else 0]
+            what = "simulator" if simulator else "learner"
+            logger.warning("a %s was lost (%s); going on from the newest checkpoint", what, line)
             if folder.newest() is None:
                 folder.restore(0)
     raise AssertionError("the loop returns or raises")

@@ -14,7 +14,7 @@ from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.sizes import EnvSizes
 from algorithms.ppo.update import TrainingDivergedError
-from parc_ray.errors import InputError
+from parc_ray.errors import InputError, SimulatorLostError
 
 CONFIG = TrackerConfig(
     num_envs=4,
@@ -89,6 +89,19 @@ def test_a_lost_learner_costs_what_was_done_since_the_checkpoint(counting, tmp_p
     assert counting.started == counting.stopped == 3
     lines = [json.loads(s) for s in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"placement": "local", "num_learners": 0}, {"placement": "split", "num_runners": 1}],
+)
+@pytest.mark.parametrize("where", ["here", "in an actor"])
+def test_a_lost_simulator_costs_as_much_in_every_placement(counting, tmp_path, changes, where):
+    lost = SimulatorLostError("the server (process 7) ended")
+    counting.errors = [lost if where == "here" else own(lost)]
+    result, seen = run(tmp_path, CONFIG.replace(**changes))
+    assert seen == [1, 2, 3, 3, 4, 5]
+    assert (result.iterations, result.resumed_from) == (5, 2)
 
 
 def test_before_the_first_checkpoint_it_starts_again(counting, tmp_path):
