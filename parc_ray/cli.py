@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from parc_ray.errors import InputError, find_input_error
+from parc_ray.data.patience import StorageError
+from parc_ray.errors import InputError, find_cause, find_input_error
 
 if TYPE_CHECKING:
     from parc_ray.config import ParcConfig
@@ -48,6 +49,10 @@ def guarded(work: Callable[[], None]) -> int:
         print("interrupted; the same command continues", file=sys.stderr)
         return 1
     except Exception as error:
+        stopped = find_cause(error, StorageError)
+        if stopped is not None:
+            print(f"error: {stopped}", file=sys.stderr)
+            return 1
         mendable = find_input_error(error)
         if mendable is None:
             raise

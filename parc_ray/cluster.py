@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from parc_ray.errors import InputError
 logger = logging.getLogger(__name__)
 
 _CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")  # where `ray start` writes the address
+_AUTOSCALING_FILE = "~/ray_bootstrap_config.yaml"  # on heads that the cluster launcher made
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -49,7 +52,8 @@ def connect(resources: ResourcesConfig) -> None:
     instance would hide it (docs/design/ray.md, Connecting).
 
     Raises:
-        InputError: the cluster does not answer.
+        InputError: the cluster does not answer, has other versions or another token, or no node
+            offers a custom resource that the config asks for.
     """
     import ray
 
@@ -65,11 +69,12 @@ def connect(resources: ResourcesConfig) -> None:
             options["object_store_memory"] = resources.object_store_mb * 2**20
     try:
         ray.init(address=address, **options)
-    except ConnectionError as error:
-        raise InputError(
-            f"resources.address: no Ray cluster answers at {address!r} ({error}); allowed are "
-            "detect, local, auto or host:port; start the cluster or pass --resources.address local"
-        ) from error
+    except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as error:
+        mended = _explain(address, error)
+        if mended is None:
+            raise
+        raise mended from error
+    require_resources(resources.places.nodes())
     have = ray.cluster_resources()
     logger.info(
         "Ray %s: %s, %g CPUs, %g GPUs",
@@ -78,6 +83,75 @@ def connect(resources: ResourcesConfig) -> None:
         have.get("CPU", 0),
         have.get("GPU", 0),
     )
+
+
+def _explain(address: str, error: Exception) -> InputError | None:
+    """What a failed connection means for the user; None where it is no mistake of theirs."""
+    import ray
+
+    text = str(error)
+    versions = re.findall(r"Ray:\s*(\S+)\s+Python:\s*(\S+)", text)
+    if "ersion mismatch" in text and len(versions) == 2:
+        (their_ray, their_python), (our_ray, our_python) = versions
+        return InputError(
+            f"resources.address: the cluster at {address!r} runs Ray {their_ray} on Python "
+            f"{their_python}, this process Ray {our_ray} on Python {our_python}; both must be "
+            "equal on all machines; start the driver from the environment of the cluster"
+        )
+    if isinstance(error, ray.exceptions.AuthenticationError) or "authentication" in text.lower():
+        return InputError(
+            f"resources.address: the cluster at {address!r} refuses this process's token "
+            f"({_first_line(text)}); the same ~/.ray/auth_token must be on all machines; copy the "
+            "cluster's, and set RAY_AUTH_MODE=token here if it is set there"
+        )
+    if isinstance(error, ConnectionError):
+        return InputError(
+            f"resources.address: no Ray cluster answers at {address!r} ({_first_line(text)}); "
+            "allowed are detect, local, auto or host:port; start the cluster or pass "
+            "--resources.address local"
+        )
+    return None
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+
+
+def driver_has(wanted: Mapping[str, float]) -> bool:
+    """Whether the node that this process runs on offers these resources in all."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    node = next((n for n in ray.nodes() if n["NodeID"] == here), None)
+    offered = node["Resources"] if node is not None else {}
+    return all(offered.get(name, 0.0) >= amount for name, amount in wanted.items() if amount > 0)
+
+
+def require_resources(nodes: Mapping[str, str]) -> None:
+    """Refuse custom resources that no node of the cluster offers, for work would wait for ever.
+
+    With an autoscaler a node may still come; then this is only said.
+
+    Args:
+        nodes: kind of work to the custom resource that it asks for.
+
+    Raises:
+        InputError: a resource that no node offers on a cluster of fixed size.
+    """
+    import ray
+
+    offered = ray.cluster_resources()
+    for kind, name in nodes.items():
+        if name in offered:
+            continue
+        text = (
+            f"resources.places.{kind}.node: no node offers {name!r}; there are "
+            f"{', '.join(sorted(k for k in offered if ':' not in k)) or 'no resources'}; start a "
+            f"node with --resources '{{\"{name}\": 1}}', or leave the value empty"
+        )
+        if not Path(_AUTOSCALING_FILE).expanduser().exists():
+            raise InputError(text)
+        logger.warning("%s; waiting for the autoscaler", text)
 
 
 def disconnect() -> None:

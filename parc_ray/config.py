@@ -6,6 +6,7 @@ name; the resolved config is written into the run directory and hashed into ever
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from parc_ray.config_io import differences, to_plain
 from parc_ray.correction.config import CorrectionConfig
 from parc_ray.errors import InputError
 from parc_ray.evaluation.limits import DriftConfig, NaturalnessConfig
+from parc_ray.placement import PlaceConfig, PlacesConfig
 from parc_ray.pool_config import ChainPools, PoolConfig
 from parc_ray.synthesis.config import AugmentConfig, SynthesisConfig
 from parc_ray.terrain.curriculum import CurriculumConfig
@@ -246,6 +248,14 @@ class ResourcesConfig:
     """Threads of PyTorch and of the simulator in each worker."""
     stage_retries: int = 2
     """How often a stage is run again after losing an actor or a node."""
+    places: PlacesConfig = field(default_factory=PlacesConfig)
+    """Nodes, CPUs, GPUs and growth by kind of stage, where they differ from the above."""
+    tracker_host: Literal["auto", "driver", "cluster"] = "auto"
+    """Where a tracker of placement ``local`` is trained: in the driver, or in a process on a node
+    that has what ``tracker.gpus_per_learner`` and ``places.tracker`` ask for. ``auto``: in the
+    driver unless they ask for what its machine lacks."""
+    overlap: bool = False
+    """Evaluate an iteration while the next one is at work, in a process of its own."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -264,35 +274,52 @@ class ResourcesConfig:
 
     def generate_pools(self) -> ChainPools:
         """Pools of the stage ``generate``: of each operator, and of all together."""
-        own = self.gpus_per_worker
+        place = self.places.generate
+        own = self.gpus_per_worker if place.gpus is None else place.gpus
         rollout = own if self.rollout_gpus is None else self.rollout_gpus
         optimize = own if self.optimize_gpus is None else self.optimize_gpus
-        rolling = replace(self.pool(self.generate_actors), gpus=rollout)
+        rolling = replace(self.pool(self.generate_actors, place=place), gpus=rollout)
+        planning = replace(self.pool(self.plan_actors, place=place), gpus=0.0, most=None)
         count = self.optimize_actors or self.generate_actors
         return ChainPools(
             operators={
-                "plan": self.pool(self.plan_actors),
+                "plan": planning,
                 "roll-out": rolling,
-                "optimise": replace(self.pool(count), gpus=optimize),
+                "optimise": replace(self.pool(count, place=place), gpus=optimize),
             },
             together=replace(rolling, gpus=max(rollout, optimize)),
             placement=self.generate_operators,
             queued=self.queued_items,
         )
 
-    def pool(self, actors: int, *, gpus: bool = False) -> PoolConfig:
+    def pool(
+        self, actors: int, *, gpus: bool = False, place: PlaceConfig | None = None
+    ) -> PoolConfig:
         """A pool of ``actors`` with this section's share of the machine each.
 
         Args:
             actors: how many.
             gpus: whether they hold a network and get this section's share of the GPUs too.
+            place: where they go and what each may use, where that differs.
         """
+        place = place or PlaceConfig()
+        share = self.gpus_per_worker if gpus else 0.0
         return PoolConfig(
             actors=actors,
-            cpus=self.cpus_per_worker,
-            gpus=self.gpus_per_worker if gpus else 0.0,
+            cpus=self.cpus_per_worker if place.cpus is None else place.cpus,
+            gpus=share if place.gpus is None else place.gpus,
             threads=self.threads_per_worker,
+            most=place.most,
+            node=place.node,
         )
+
+    def recording_pool(self) -> PoolConfig:
+        """Actors that correct motions in simulation."""
+        return self.pool(self.record_actors, place=self.places.record)
+
+    def testing_pool(self) -> PoolConfig:
+        """Actors that test a generator."""
+        return self.pool(self.generate_actors, gpus=True, place=self.places.evaluate)
 
     @property
     def device(self) -> str:
@@ -301,7 +328,8 @@ class ResourcesConfig:
 
     def per_worker(self) -> dict[str, float]:
         """Ray resources of one training worker."""
-        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+        pool = self.pool(1, gpus=True, place=self.places.generator)
+        return {"CPU": pool.cpus, "GPU": pool.gpus, **pool.custom()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,9 +338,10 @@ class ParcConfig:
 
     name: str = "parc"
     """Name of the run: its directory below ``storage``."""
-    storage: str = "runs"
-    """Directory that holds runs: a path that all nodes mount (local disk, NFS). Object stores
-    (``s3://``, ``gs://``) are not supported for runs yet."""
+    storage: str = field(default_factory=lambda: os.environ.get("PARC_STORAGE") or "runs")
+    """Directory that holds runs: a path that all nodes mount (local disk, NFS); the environment
+    variable PARC_STORAGE where it is set. Object stores (``s3://``, ``gs://``) are not supported
+    for runs yet."""
     seed: int = 0
     """Decides every random draw of the run, together with iteration and stage."""
     character: str = "humanoid"

@@ -48,3 +48,18 @@ def find_input_error(error: BaseException) -> InputError | None:
             return at
         at = cause if isinstance(cause, BaseException) else at.__cause__
     return None
+
+
+def find_cause(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """The first error of ``kind`` among an error and its causes, Ray's included."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        cause = getattr(at, "cause", None)
+        if isinstance(cause, kind):
+            return cause
+        if isinstance(at, kind):
+            return at
+        at = cause if isinstance(cause, BaseException) else at.__cause__
+    return None

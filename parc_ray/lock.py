@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -13,6 +14,8 @@ from typing import Any
 
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 LOCK_FILE = "driver.json"
 _BEAT_S = 5.0
@@ -34,6 +37,7 @@ class RunLock:
         self._token = uuid.uuid4().hex
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._lost = False
 
     def __enter__(self) -> RunLock:
         """Take the lock.
@@ -99,9 +103,27 @@ class RunLock:
         }
         self._storage.write_json_atomic(LOCK_FILE, record)
 
+    def require_held(self) -> None:
+        """Look whether nobody took the lock while this process could not write.
+
+        Raises:
+            InputError: another driver holds the directory now.
+        """
+        if self._lost:
+            raise InputError(_held_by(self._storage, self._read() or {}))
+
     def _keep_beating(self) -> None:
+        """Renew the record; storage that fails is asked again, a lock that was taken is left."""
         while not self._stop.wait(_BEAT_S):
-            self._beat()
+            try:
+                holder = self._read()
+                if holder is not None and holder.get("token") != self._token:
+                    self._lost = True
+                    logger.error("%s", _held_by(self._storage, holder))
+                    return
+                self._beat()
+            except OSError as error:
+                logger.warning("%s: heartbeat not written: %s", self._storage, error)
 
 
 def _is_alive(holder: dict[str, Any]) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from parc_ray import cluster
 from parc_ray.config import ParcConfig, run_differences
@@ -16,7 +17,9 @@ from parc_ray.config_io import to_yaml
 from parc_ray.console import format_metrics, format_seconds, setup_logging
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError, find_input_error
-from parc_ray.inputs import check_inputs, gather_inputs, run_storage
+from parc_ray.faults import damaged_sources, forget, lost_worker, makers, same_again
+from parc_ray.hosting import Hosted, needs_host
+from parc_ray.inputs import check_inputs, gather_inputs, run_storage, stage_label
 from parc_ray.lock import RunLock
 from parc_ray.plan import PlannedStage, plan
 from parc_ray.stages.base import (
@@ -25,6 +28,7 @@ from parc_ray.stages.base import (
     StageOutputs,
     StageResult,
     StageRun,
+    read_result,
     run_stage,
 )
 from parc_ray.stages.registry import StageSpec, get_stage
@@ -32,17 +36,6 @@ from parc_ray.stages.registry import StageSpec, get_stage
 CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "config.identity.json"
 _RETRY_WAIT_S = 5.0
-_WORKER_ERRORS = {  # of ray.exceptions, by name: finished runs never import Ray
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "LocalRayletDiedError",
-    "NodeDiedError",
-    "ObjectLostError",
-    "OwnerDiedError",
-    "RayActorError",
-    "WorkerCrashedError",
-    "WorkerGroupError",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +70,6 @@ def run_stages(
         InputError: see ``run``; also when a stage that must come first is not finished.
     """
     storage = run_storage(config)
-    results: dict[str, StageResult] = {}
     start = time.monotonic()
     stages = list(stages)
     lock = RunLock(storage)
@@ -89,13 +81,53 @@ def run_stages(
         claim(storage, config, force=force)
         if storage.is_local:
             setup_logging(file=storage.local_path("run.log"))
+        results = _run_all(lock, storage, config, stages, force=force)
+    logger.info("run %s finished in %s", storage, format_seconds(time.monotonic() - start))
+    return results
+
+
+def _run_all(
+    lock: RunLock,
+    storage: Storage,
+    config: ParcConfig,
+    stages: Sequence[PlannedStage],
+    *,
+    force: bool,
+) -> dict[str, StageResult]:
+    """Run stages in their order; with ``resources.overlap`` evaluations run beside what follows."""
+    results: dict[str, StageResult | None] = {}
+    beside: dict[str, Hosted] = {}
+    try:
         for stage in stages:
             context = StageContext(
                 run=storage, iteration=stage.iteration, config=config, force=force
             )
-            results[stage.label] = _run_one(context, stage)
-    logger.info("run %s finished in %s", storage, format_seconds(time.monotonic() - start))
-    return results
+            lock.require_held()
+            _collect(beside, results, [stage_label(s) for s in stage.inputs.values()])
+            done = not force and read_result(context, stage.name) is not None
+            if config.resources.overlap and stage.name == "evaluate" and not done:
+                results[stage.label] = None  # keeps the plan's order
+                beside[stage.label] = Hosted(_run_one, context, stage)
+            elif not done and needs_host(config, stage):
+                results[stage.label] = Hosted(_run_one, context, stage).result()
+            else:
+                results[stage.label] = _run_one(context, stage)
+            _collect(beside, results, [k for k, hosted in beside.items() if hosted.finished()])
+        _collect(beside, results, list(beside))
+    finally:
+        for hosted in beside.values():
+            hosted.cancel()
+    return {label: result for label, result in results.items() if result is not None}
+
+
+def _collect(
+    beside: dict[str, Hosted], results: dict[str, StageResult | None], labels: Sequence[str]
+) -> None:
+    """Wait for those of ``labels`` that run beside the driver."""
+    for label in labels:
+        if label in beside:
+            results[label] = beside[label].result()
+            del beside[label]
 
 
 def claim(storage: Storage, config: ParcConfig, *, force: bool) -> None:
@@ -132,17 +164,20 @@ def refuse_other_config(storage: Storage, config: ParcConfig) -> None:
 
 
 def _run_one(context: StageContext, stage: PlannedStage) -> StageResult:
-    """Run one stage with retries after lost workers, and report it on the console."""
+    """Run one stage, again after lost workers or damaged inputs, and report it on the console."""
     spec = get_stage(stage.name)
-    inputs = gather_inputs(context, stage)
     section = spec.section(context.config, stage.iteration)
-    attempt = 0
+    attempt, mended = 0, False
     while True:
         try:
+            inputs = gather_inputs(context, stage)
             result = run_stage(context, stage.name, section, inputs, _with_ray(spec))
             break
         except Exception as error:
-            if attempt == context.config.resources.stage_retries or not _lost_worker(error):
+            if find_input_error(error) is not None and not mended and _mend(context, stage):
+                mended = True
+                continue
+            if attempt == context.config.resources.stage_retries or not lost_worker(error):
                 raise
             logger.warning("[%s] lost a worker, trying again: %s", stage.label, error)
             time.sleep(_RETRY_WAIT_S * (attempt + 1))
@@ -152,6 +187,26 @@ def _run_one(context: StageContext, stage: PlannedStage) -> StageResult:
     elif result.metrics:
         logger.info("[%s] %s", stage.label, format_metrics(result.metrics))
     return result
+
+
+def _mend(context: StageContext, stage: PlannedStage) -> bool:
+    """Make inputs of ``stage`` again whose files no longer have their hash; whether there were any.
+
+    Raises:
+        InputError: what was made again differs from what later stages were made from.
+    """
+    damaged = damaged_sources(context, stage, parts=True)
+    planned = {(s.iteration, s.name): s for s in plan(context.config)}
+    for maker in makers(damaged, planned):
+        home = replace(context, iteration=maker.iteration)
+        done = read_result(home, maker.name)
+        before = {k: a.sha256 for k, a in done.outputs.items()} if done is not None else {}
+        paths = [p for s, p in damaged if (s.iteration, s.stage) == (maker.iteration, maker.name)]
+        logger.warning("[%s] damaged, making it again: %s", maker.label, ", ".join(paths))
+        forget(home, maker, paths)
+        _run_one(home, maker)
+        same_again(home, maker, before)
+    return bool(damaged)
 
 
 def _with_ray(spec: StageSpec) -> StageBody:
@@ -166,11 +221,3 @@ def _with_ray(spec: StageSpec) -> StageBody:
         return spec.body(stage_run)
 
     return body
-
-
-def _lost_worker(error: BaseException) -> bool:
-    """Whether an error means that an actor, worker or node died, not that the work is wrong."""
-    if find_input_error(error) is not None:  # an actor that refuses its input dies as well
-        return False
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & _WORKER_ERRORS)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parc_ray.errors import InputError
+from parc_ray.placement import PlaceConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,16 @@ class PoolConfig:
 
     threads: int = 1
     """Torch threads of one actor."""
+
+    most: int | None = None
+    """Actors that the pool may grow to while items wait; None: ``actors``."""
+
+    node: str = ""
+    """Custom resource that nodes of these actors offer; empty: any node."""
+
+    def custom(self) -> dict[str, float]:
+        """The custom resource that one actor asks for; empty where any node will do."""
+        return PlaceConfig(node=self.node).custom()
 
     @property
     def device(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parc_ray import loop
 from parc_ray.errors import InputError, find_input_error
+from parc_ray.faults import lost_worker
 
 SAID = "clip a.pkl: root_pos is wrong; finite numbers are allowed; repair the file"
 
@@ -71,7 +71,7 @@ def test_what_ray_workers_raise(ray_session):
             work()
         assert type(caught.value) is not InputError
         assert str(find_input_error(caught.value)) == SAID
-        assert not loop._lost_worker(caught.value)
+        assert not lost_worker(caught.value)
 
 
 def test_a_worker_that_was_really_lost(ray_session):
@@ -87,4 +87,4 @@ def test_a_worker_that_was_really_lost(ray_session):
     with pytest.raises(ray.exceptions.RayActorError) as caught:
         ray.get(Dying.remote().go.remote())
     assert find_input_error(caught.value) is None
-    assert loop._lost_worker(caught.value)
+    assert lost_worker(caught.value)

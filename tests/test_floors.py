@@ -31,6 +31,7 @@ FLOORS = {
     "parc_ray.evaluation": 2,
     "parc_ray.config": 2,
     "parc_ray.config_io": 2,
+    "parc_ray.placement": 2,
     "parc_ray.pool_config": 2,
     "parc_ray.scalars": 2,
     "parc_ray.console": 2,
@@ -40,6 +41,8 @@ FLOORS = {
     "parc_ray.plan": 3,
     "parc_ray.lock": 3,
     "parc_ray.inputs": 3,
+    "parc_ray.faults": 3,
+    "parc_ray.hosting": 3,
     "parc_ray.loop": 3,
     "parc_ray.tools": 3,
     "parc_ray.sweep": 3,
@@ -47,6 +50,7 @@ FLOORS = {
     "parc_ray.commands": 3,
     "parc_ray.cli": 3,
     "parc_ray.viewer": 3,
+    "parc_ray.viewer.offscreen": 2,  # the report's film strips
     "run_parc": 3,
 }
 FLOOR_0_LIBRARIES = {"torch", "numpy", "scipy", "yaml"}  # yaml: the file beside a character's MJCF

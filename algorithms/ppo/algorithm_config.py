@@ -39,6 +39,7 @@ class TensorPPOConfig(PPOConfig):
         obs_dim: int,
         action_dim: int,
         dump_dir: str = ".",
+        custom_resources: Mapping[str, float] | None = None,
     ) -> TensorPPOConfig:
         """Translate our knobs.
 
@@ -49,6 +50,8 @@ class TensorPPOConfig(PPOConfig):
             obs_dim: observation size of the environment.
             action_dim: action size of the environment.
             dump_dir: where a diverged run leaves its last fragment.
+            custom_resources: what each runner and learner actor asks of its node, beside CPUs
+                and GPUs.
 
         Returns:
             A config ready for ``build_algo`` or for ``ray.tune.Tuner``.
@@ -65,6 +68,9 @@ class TensorPPOConfig(PPOConfig):
         config.learner_config_dict = {"tracker": tracker, "dump_dir": dump_dir}
         config.rl_module(model_config=model_config(spec, tracker))
         config._apply_tracker(tracker)
+        if custom_resources:
+            config.env_runners(custom_resources_per_env_runner=dict(custom_resources))
+            config.custom_resources_per_learner = dict(custom_resources)
         return config
 
     def _apply_tracker(self, tracker: TrackerConfig) -> None:

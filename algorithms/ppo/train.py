@@ -77,6 +77,7 @@ def train_tracker(
     evaluate: Evaluate | None = None,
     resume: bool = True,
     sizes: EnvSizes | None = None,
+    custom_resources: Mapping[str, float] | None = None,
 ) -> TrainResult:
     """Train until the budget is used up; Ray must be running and the environment registered.
 
@@ -99,6 +100,7 @@ def train_tracker(
         resume: continue from checkpoints found in ``out_dir``; otherwise refuse to run into them.
         sizes: of the environment; read from a one-environment simulator made for this purpose
             where they are not given.
+        custom_resources: what each runner and learner actor asks of its node, beside CPUs and GPUs.
 
     Returns:
         Paths and totals.
@@ -115,7 +117,12 @@ def train_tracker(
         raise InputError(f"{out_dir}: holds checkpoints already; allow resuming or use another")
     dims = (sizes.obs_dim, sizes.action_dim)
     ppo = TensorPPOConfig.from_tracker(
-        effective, env_name, env_config, *dims, dump_dir=str(folder.root)
+        effective,
+        env_name,
+        env_config,
+        *dims,
+        dump_dir=str(folder.root),
+        custom_resources=custom_resources,
     )
     fingerprint = _fingerprint(effective, env_name)
     for left in range(effective.restarts, -1, -1):

@@ -6,7 +6,8 @@ files, so its storage is a directory that all nodes mount (``parc_ray.inputs.run
 A ``Storage`` is a directory (a file system and a root path in it). Every path handed to its
 methods is relative to that root, with ``/`` as separator, and may not leave it. Files are written
 whole: to a temporary name beside the target, then renamed, so that a reader never meets half a file
-and a writer killed half-way leaves the old content in place.
+and a writer killed half-way leaves the old content in place. Calls that fail in a way that may pass
+are repeated (``parc_ray.data.patience``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from pyarrow import ArrowInvalid, fs
 
+from parc_ray.data.patience import patiently
 from parc_ray.errors import InputError
 
 _CHUNK = 1 << 22
@@ -112,7 +114,8 @@ class Storage:
 
     def makedirs(self, path: str = "") -> None:
         """Create a directory and its parents; no error where it exists."""
-        self.filesystem.create_dir(self.full_path(path), recursive=True)
+        full = self.full_path(path)
+        patiently(full, lambda: self.filesystem.create_dir(full, recursive=True))
 
     def list(self, path: str = "", *, recursive: bool = False, suffix: str = "") -> list[str]:
         """Names of files below a directory, relative to the root, sorted; temporary files left out.
@@ -122,15 +125,13 @@ class Storage:
             recursive: descend into sub-directories.
             suffix: keep only names with this ending.
         """
-        selector = fs.FileSelector(self.full_path(path), recursive=recursive, allow_not_found=True)
-        infos = self.filesystem.get_file_info(selector)
+        infos = self._infos(path, recursive=recursive)
         names = [self._relative(info.path) for info in infos if info.type == fs.FileType.File]
         return sorted(n for n in names if n.endswith(suffix) and not n.endswith(".tmp"))
 
     def list_dirs(self, path: str = "") -> list[str]:
         """Names of the directories directly below a directory, relative to the root, sorted."""
-        selector = fs.FileSelector(self.full_path(path), allow_not_found=True)
-        infos = self.filesystem.get_file_info(selector)
+        infos = self._infos(path)
         return sorted(self._relative(i.path) for i in infos if i.type == fs.FileType.Directory)
 
     def read_bytes(self, path: str) -> bytes:
@@ -140,8 +141,7 @@ class Storage:
             InputError: the file does not exist or is a directory.
         """
         self._require_file(path)
-        with self.filesystem.open_input_stream(self.full_path(path)) as stream:
-            return stream.read()
+        return patiently(self.full_path(path), lambda: self._read(path))
 
     def read_json(self, path: str) -> Any:
         """Content of a JSON file.
@@ -161,6 +161,9 @@ class Storage:
 
     def write_bytes_atomic(self, path: str, data: bytes) -> None:
         """Write a whole file or nothing; an existing file is replaced; parents are created."""
+        patiently(self.full_path(path), lambda: self._write(path, data))
+
+    def _write(self, path: str, data: bytes) -> None:
         target = self.full_path(path)
         parent = target.rsplit("/", 1)[0]
         if parent:
@@ -198,19 +201,32 @@ class Storage:
         Raises:
             InputError: the file does not exist or is a directory.
         """
+        self._require_file(path)
+        return patiently(self.full_path(path), lambda: self._digest(path))
+
+    def _digest(self, path: str) -> str:
         digest = hashlib.sha256()
         for chunk in self._chunks(path):
             digest.update(chunk)
         return digest.hexdigest()
 
+    def _read(self, path: str) -> bytes:
+        with self.filesystem.open_input_stream(self.full_path(path)) as stream:
+            return stream.read()
+
     def _chunks(self, path: str) -> Iterator[bytes]:
-        self._require_file(path)
         with self.filesystem.open_input_stream(self.full_path(path)) as stream:
             while chunk := stream.read(_CHUNK):
                 yield chunk
 
     def _info(self, path: str) -> fs.FileInfo:
-        return self.filesystem.get_file_info(self.full_path(path))
+        full = self.full_path(path)
+        return patiently(full, lambda: self.filesystem.get_file_info(full))
+
+    def _infos(self, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+        full = self.full_path(path)
+        selector = fs.FileSelector(full, recursive=recursive, allow_not_found=True)
+        return patiently(full, lambda: self.filesystem.get_file_info(selector))
 
     def _relative(self, full: str) -> str:
         return full[len(self.root.rstrip("/")) + 1 :]

@@ -139,11 +139,11 @@ def _generator_body(run: StageRun, plan: TestPlan) -> StageOutputs:
         "config": plan.protocol.evaluation,
         "synthesis": plan.protocol.synthesis(config.synthesis),
         "iteration": run.ctx.iteration,
-        "device": resources.device,
+        "device": resources.testing_pool().device,
         "reference": _reference(run, character),
         "keep": "all" if plan.keep_motions else "best",
     }
-    pool = resources.pool(resources.generate_actors, gpus=True)
+    pool = resources.testing_pool()
     items = terrain_items(plan.protocol.evaluation.terrains)
     label = f"{run.ctx.stage_path(run.name)} {plan.protocol.label}"
     results = run_items(run.dir, items, TestWorker, arguments, pool, label)
@@ -242,7 +242,7 @@ def _tracker_body(run: StageRun, plan: TestPlan) -> StageOutputs:
         "random_starts": evaluation.tracker_random_starts,
         "seed": evaluation.seed,
     }
-    pool = resources.pool(resources.record_actors)
+    pool = resources.pool(resources.record_actors, place=resources.places.evaluate)
     items = tracker_items(len(clips))
     label = f"{run.ctx.stage_path(run.name)} {plan.protocol.label}"
     results = run_items(run.dir, items, TrackerTestWorker, arguments, pool, label)

@@ -66,7 +66,7 @@ def taught(
         WorkItem(id=f"teacher-{number:05d}", payload={"clip": clip.clip_id})
         for number, clip in enumerate(clips)
     ]
-    pool = config.resources.pool(config.resources.record_actors)
+    pool = config.resources.recording_pool()
     label = f"{run.ctx.stage_path(run.name)} teacher"
     results = run_items(run.dir, items, MpcWorker, {"setup": setup}, pool, label)
     outcomes = outcomes_of(run, results)

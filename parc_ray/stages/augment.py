@@ -164,7 +164,9 @@ def _share(clips: Sequence[MotionClip], character: Character) -> float:
 
 
 def _pool(config: ParcConfig) -> PoolConfig:
-    return config.resources.pool(config.resources.generate_actors)
+    return config.resources.pool(
+        config.resources.generate_actors, place=config.resources.places.augment
+    )
 
 
 STAGE = StageSpec(

@@ -79,9 +79,9 @@ def _test_generator(run: StageRun, config: ParcConfig, character: Character) -> 
         "config": cfg,
         "synthesis": replace(config.synthesis, rollout=rollout),
         "iteration": run.ctx.iteration,
-        "device": config.resources.device,
+        "device": config.resources.testing_pool().device,
     }
-    pool = config.resources.pool(config.resources.generate_actors, gpus=True)
+    pool = config.resources.testing_pool()
     return run_items(run.dir, items, TestWorker, arguments, pool, run.ctx.stage_path(run.name))
 
 

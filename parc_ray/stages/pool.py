@@ -102,7 +102,7 @@ def run_chain(
     ids = [item.id for item in items]
     if len(set(ids)) != len(ids):
         raise ValueError(f"{label}: item ids repeat")
-    missing = [item for item in items if not directory.exists(record_path(item.id))]
+    missing = [item for item in items if not _is_whole(directory, item.id)]
     if len(missing) < len(items):
         logger.info("[%s] %d of %d found done", label, len(items) - len(missing), len(items))
     if missing:
@@ -113,6 +113,18 @@ def run_chain(
             if watch is not None:
                 watch(result)
     return [read_item(directory, item.id) for item in items]
+
+
+def _is_whole(directory: Storage, item_id: str) -> bool:
+    """Whether an item is done and its part is as it was written; a damaged one is done again."""
+    if not directory.exists(record_path(item_id)):
+        return False
+    part = read_item(directory, item_id).part
+    if part is None or (directory.exists(part.path) and directory.sha256(part.path) == part.sha256):
+        return True
+    logger.warning("%s/%s: damaged, making it again", directory, part.path)
+    directory.delete(record_path(item_id))
+    return False
 
 
 def _finish(

@@ -203,7 +203,7 @@ def _by_tracker(
         for first in range(0, count, CLIPS_PER_TRACKER_ITEM)
     ]
     arguments = {"setup": setup, "policy": read_policy(run)}
-    pool = config.resources.pool(config.resources.record_actors)
+    pool = config.resources.recording_pool()
     label = f"{run.ctx.stage_path(run.name)} tracker"
     results = run_items(run.dir, items, TrackerWorker, arguments, pool, label)
     for outcome in outcomes_of(run, results):
@@ -217,7 +217,7 @@ def _by_mpc(
     open_ids = [i for i, outcome in outcomes.items() if needs_mpc(outcome, setup.correction)]
     index = {clip.clip_id: number for number, clip in enumerate(setup.clips)}
     items = [WorkItem(id=f"mpc-{index[i]:05d}", payload={"clip": i}) for i in open_ids]
-    pool = config.resources.pool(config.resources.record_actors)
+    pool = config.resources.recording_pool()
     label = f"{run.ctx.stage_path(run.name)} mpc"
     results = run_items(run.dir, items, MpcWorker, {"setup": setup}, pool, label)
     for outcome in outcomes_of(run, results):

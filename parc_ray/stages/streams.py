@@ -101,7 +101,6 @@ def _add_pool(
     bare = [replace(operator, arguments={}) for operator in operators]
     # The class's name is the operator's name in Ray's process titles, dashboard and statistics.
     name = re.sub(r"\W+", "_", "_".join(operator.name for operator in operators))
-    size = min(pool.actors, items)
     with warnings.catch_warnings():
         # Ray 2.60 has no other way to bound the retries of an item (see ``_retries``).
         warnings.filterwarnings("ignore", message=".*ray_remote_args_fn.*")
@@ -109,12 +108,24 @@ def _add_pool(
             type(name, (_SegmentActor,), {}),  # pyright: ignore[reportArgumentType]
             batch_size=1,
             batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
+            compute=_strategy(pool, items),
             num_cpus=pool.cpus,
+            resources=pool.custom() or None,
             num_gpus=pool.gpus or None,
             ray_remote_args_fn=_retries,
             fn_constructor_args=(directory, bare, arguments, pool.threads, last),
         )
+
+
+def _strategy(pool: PoolConfig, items: int) -> ActorPoolStrategy:
+    """A pool of fixed size, or one that grows while items wait; never more actors than items."""
+    size = min(pool.actors, items)
+    most = min(pool.most or size, items)
+    if most <= size:
+        return ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1)
+    return ActorPoolStrategy(
+        min_size=size, max_size=most, initial_size=size, max_tasks_in_flight_per_actor=1
+    )
 
 
 def _retries() -> dict[str, Any]:

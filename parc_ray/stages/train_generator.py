@@ -32,7 +32,7 @@ def body(run: StageRun) -> StageOutputs:
         "train",
         warm_start=warm,
         num_workers=resources.generator_workers,
-        use_gpu=resources.gpus_per_worker > 0,
+        use_gpu=resources.per_worker()["GPU"] > 0,
         resources=resources.per_worker(),
     )
     write_curve(run, "metrics.jsonl")

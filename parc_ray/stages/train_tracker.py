@@ -106,6 +106,7 @@ def body(run: StageRun) -> StageOutputs:
         warm_start=warm,
         on_iteration=progress,
         evaluate=probe if config.tracker.evaluate_every else None,
+        custom_resources=config.resources.places.tracker.custom(),
     )
     probe.runner.close()
     board.draw()

@@ -1,4 +1,4 @@
-"""``parc info``: versions and machine, how far a run is, or what a data set holds."""
+"""``parc info``: versions and machine, a cluster's nodes, how far a run is, what data hold."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ from parc_ray.versions import versions
 
 
 def run(argv: list[str]) -> None:
-    """``parc info [--json] [--verify] [RUN_DIRECTORY | DATA_SET]``.
+    """``parc info [--json] [--verify] [RUN_DIRECTORY | DATA_SET]``, or ``parc info --cluster``.
 
     Raises:
-        InputError: a path that is neither, or a data set that is damaged.
+        InputError: a path that is neither, a data set that is damaged, no cluster that answers.
     """
     options = arguments().parse_args(argv)
+    if options.cluster:
+        if options.path or options.verify:
+            raise InputError("--cluster: stands alone; leave out the path and --verify")
+        from parc_ray.tools.info_cluster import cluster_facts, cluster_text
+
+        found = cluster_facts(options.address, options.storage)
+        print(json.dumps(found, indent=2) if options.json else cluster_text(found))
+        return
+    if options.storage or options.address != "detect":
+        raise InputError("--storage, --address: belong to --cluster; add it or leave them out")
     if options.path and is_dataset(options.path):
         held = dataset_facts(options.path, verify=options.verify)
         print(json.dumps(held, indent=2) if options.json else dataset_text(held))
@@ -65,6 +75,13 @@ def arguments() -> OneLineParser:
         "--verify", action="store_true", help="compare hashes of a data set's parts"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="nodes of the Ray cluster, their versions, simulators, and whether they see --storage",
+    )
+    parser.add_argument("--storage", help="directory of runs that all nodes mount (with --cluster)")
+    parser.add_argument("--address", default="detect", help="of the cluster (%(default)s)")
     return parser
 
 

@@ -1,0 +1,91 @@
+"""Storage that fails for a while is asked again; storage that is full is not.
+
+Network file systems and object stores drop calls when a server restarts or a link is down. Such
+calls are repeated with growing pauses for about a minute; then the error says what to do. Nothing
+that was finished is lost either way, since files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Pauses between the tries of one call, s."""
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_PASSING = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.EIO,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENOTCONN,
+    errno.EPIPE,
+    errno.EREMOTEIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
+_PASSING_WORDS = ("network", "timeout", "timed out", "slow_down", "service_unavailable", "curl")
+
+logger = logging.getLogger(__name__)
+
+
+class StorageError(OSError):
+    """Storage is full, or failed for longer than we wait; one line that says what to do."""
+
+
+def patiently(where: str, call: Callable[[], T]) -> T:
+    """Call ``call``, again with growing pauses while storage fails in a way that may pass.
+
+    Args:
+        where: path for messages.
+        call: does one thing as a whole; may be called several times.
+
+    Raises:
+        StorageError: the storage is full, or failed in every try.
+        OSError: anything else, at once.
+    """
+    for number, wait in enumerate((*WAITS_S, None), 1):
+        try:
+            return call()
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            if is_full(error):
+                raise StorageError(
+                    f"{where}: no space is left ({error.strerror or error}); what was finished is "
+                    "kept; make room, then the same command continues"
+                ) from error
+            if not may_pass(error):
+                raise
+            if wait is None:
+                raise StorageError(
+                    f"{where}: storage failed {number} times within {sum(WAITS_S):.0f} s "
+                    f"({error.strerror or error}); what was finished is kept; see to the "
+                    "storage, then the same command continues"
+                ) from error
+            logger.warning("%s: %s; trying again in %g s", where, error.strerror or error, wait)
+            time.sleep(wait)
+    raise AssertionError("the loop returns or raises")
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk or the quota is used up."""
+    return error.errno in _FULL
+
+
+def may_pass(error: OSError) -> bool:
+    """Whether the same call may succeed later. Object stores give no number, only words."""
+    if error.errno is not None:
+        return error.errno in _PASSING
+    return any(word in str(error).lower() for word in _PASSING_WORDS)
