@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 import zipfile
 from pathlib import Path
@@ -21,6 +25,8 @@ for top in ("parc_ray", "algorithms", "envs"):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(site), package.__file__
     names += [m.name for m in pkgutil.walk_packages(package.__path__, top + ".")]
 for name in names:
+    if name == "envs.sims.isaacgym_server.simulation":  # for Isaac Gym's own Python
+        continue
     importlib.import_module(name)
 from parc_ray.character.character import load_character
 assert load_character("humanoid").skeleton.num_bodies == 15
@@ -76,3 +82,32 @@ def test_the_wheel_installs_and_imports_in_a_clean_environment(wheel, tmp_path):
     script = subprocess.run([str(home / "bin" / "parc"), "info"], capture_output=True, text=True)
     assert script.returncode == 0, script.stderr
     assert "parc-ray" in script.stdout
+    _submitted(python, tmp_path)
+
+
+def _submitted(python: Path, tmp_path: Path) -> None:
+    """``ray submit`` copies the one file and runs it elsewhere; its actors import the wheel."""
+    elsewhere = tmp_path / "home"
+    elsewhere.mkdir()
+    shutil.copy(ROOT / "run_parc.py", elsewhere)
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RAY_ADDRESS")}
+    driver = subprocess.Popen(
+        [str(python), "run_parc.py", "--recipe", "smoke", "--resources.address", "local"],
+        cwd=elsewhere,
+        env=env | {"PARC_STORAGE": str(tmp_path / "shared")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    done = tmp_path / "shared/smoke/it_00/augment/_DONE.json"
+    try:
+        limit = time.monotonic() + 300.0
+        while not done.exists() and driver.poll() is None and time.monotonic() < limit:
+            time.sleep(0.2)
+        driver.send_signal(signal.SIGINT)
+        said = driver.communicate(timeout=100.0)[1]
+    finally:
+        driver.kill()
+    assert done.exists(), said
+    assert "the same command continues" in said
+    assert driver.returncode == 1
+    assert [p.name for p in elsewhere.iterdir()] == ["run_parc.py"]
