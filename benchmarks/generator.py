@@ -81,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.rss:
         print(peak_rss_gb(setup))
         return
+    if options.rounding:
+        print_rounding(setup, [DiffusionGenerator.load(f, character) for f in options.rounding])
+        return
     steps = options.train_steps or (20 if options.quick else 150)
     rows, found = training_rows(setup)
     print(format_table(("training step, batch 64", *_COLUMNS), rows), flush=True)
@@ -109,6 +112,12 @@ def arguments() -> argparse.ArgumentParser:
     add("--data", default=default_data(), metavar="DIR", help="motion clips (%(default)s)")
     add("--train-steps", type=int, metavar="N", help="training before samples are compared")
     add("--generator", metavar="FILE", help="a trained generator to measure as well")
+    add(
+        "--rounding",
+        nargs="+",
+        metavar="FILE",
+        help="only say how far bfloat16 moves the samples of these generators, on any processor",
+    )
     add("--rss", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -300,6 +309,23 @@ def sampling_rows(
                 if "bfloat16" in forms():
                     found[f"sample32_{key}_bf16_cpu_s"] = round(one[1], 4)
     return rows
+
+
+def print_rounding(setup: Setup, generators: Sequence[DiffusionGenerator]) -> None:
+    """Deviation of bfloat16's windows from float32's, without timing: emulation is slow."""
+    rows = []
+    for number, generator in enumerate(generators, start=1):
+        given = inputs(setup, generator)
+        for blend in (0.0, BLEND):
+            exact, low = (
+                with_sampling(generator, blend=blend, stride=STRIDE, precision=form).windows(
+                    given.cond, given.past, given.noise
+                )
+                for form in ("float32", "bfloat16")
+            )
+            cells = deviation(setup, generator, given, exact, low)
+            rows.append([f"generator {number}, s = {blend:g}", *cells])
+    print(format_table((f"{WINDOWS} windows, stride {STRIDE}", "x0 RMS", "TPL", "TCL"), rows))
 
 
 def reference_run(

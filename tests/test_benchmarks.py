@@ -18,11 +18,20 @@ PROMISED = {
         ["--quick", "--clips", "600"],
         {"windows_per_s", "samples_per_s", "etl_clips_per_s", "etl_peak_mb"},
     ),
+    "generator.py": (
+        ["--quick", "--train-steps", "2"],
+        {"train_step_cpu_s", "train_step_penetration_cpu_s", "sample32_cpu_s"}
+        | {"sample32_blend_cpu_s", "advance_realtime_s", "train_peak_rss_gb"},
+    ),
     "tracker.py": (
         ["--quick"],
         {f"step_{task}_over_bare" for task in ("quick", "base", "upstream_layout", "upstream")}
         | {"backend_over_bare", "rllib_us", "ppo_steps_per_cpu_s", "ppo_over_bare"}
         | {"two_learners_over_one"},
+    ),
+    "viewer.py": (
+        ["--quick", "--clips", "200"],
+        {"view_open_s", "view_scrub_hz", "view_scene_hz", "view_first_look_s"},
     ),
     "synthesis.py": (
         ["--tiny"],
@@ -33,8 +42,13 @@ PROMISED = {
 """Options that make it short, and its figures; all of them positive."""
 
 
+def marked(script: str):
+    """Those of several minutes are not for CI."""
+    return pytest.param(script, marks=pytest.mark.long) if script == "generator.py" else script
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("script", sorted(PROMISED))
+@pytest.mark.parametrize("script", [marked(s) for s in sorted(PROMISED)])
 def test_last_line_is_json_with_the_figures(script):
     options, names = PROMISED[script]
     command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
