@@ -6,6 +6,7 @@ project's conventions at their border and know nothing of references, rewards or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -45,6 +46,13 @@ class SimConfig:
     """An environment with a generalised velocity above this (m/s or rad/s) counts as blown up."""
     num_threads: int = 1
     """Simulator threads; one process per core with one thread each scales best."""
+    device: str = "auto"
+    """Where `mujoco_warp` simulates: `auto` (a GPU where there is one), `cpu`, `cuda` or `cuda:N`.
+    Other simulators ignore it."""
+    max_contacts: int = 48
+    """Room for contacts per environment on average, to begin with (`mujoco_warp`)."""
+    max_constraints: int = 224
+    """Room for constraint rows per environment, to begin with: four per contact (`mujoco_warp`)."""
 
     def __post_init__(self) -> None:
         """Check the ranges that would otherwise fail deep inside an engine."""
@@ -52,13 +60,18 @@ class SimConfig:
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"sim.{name}: must be above 0, got {getattr(self, name)}")
-        for name in ("substeps", "solver_iterations", "line_search_iterations", "num_threads"):
+        counts = ("substeps", "solver_iterations", "line_search_iterations", "num_threads")
+        for name in (*counts, "max_contacts", "max_constraints"):
             if getattr(self, name) < 1:
                 raise InputError(f"sim.{name}: must be 1 or more, got {getattr(self, name)}")
         if self.terrain_extension_m < 0:
             raise InputError("sim.terrain_extension_m: must be 0 or more")
         if self.gains not in ("critical", "xml"):
             raise InputError(f"sim.gains: '{self.gains}' is unknown; use critical or xml")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise InputError(
+                f"sim.device: '{self.device}' is unknown; use auto, cpu, cuda or cuda:N"
+            )
 
     @property
     def control_dt(self) -> float:

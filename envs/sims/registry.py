@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from envs.sims.base import BackendFactory, ContainedBackend, SimConfig
+from envs.sims.isaacgym import IsaacGymBackend
 from envs.sims.mujoco_cpu import MujocoCpuBackend
+from envs.sims.mujoco_warp import MujocoWarpBackend
 from parc_ray.errors import InputError
 from parc_ray.terrain.heightfield import Heightfield
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 BACKENDS: dict[str, Callable[[Character, int, SimConfig], ContainedBackend]] = {
     MujocoCpuBackend.name: MujocoCpuBackend,
+    MujocoWarpBackend.name: MujocoWarpBackend,
+    IsaacGymBackend.name: IsaacGymBackend,
 }
 
 

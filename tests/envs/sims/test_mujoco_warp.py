@@ -1,0 +1,134 @@
+"""What MuJoCo Warp does beyond the conformance suite; everything on the CPU."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from envs.sims import mujoco_warp
+from envs.sims.base import SimConfig
+from envs.sims.registry import make_backend, missing
+from parc_ray.character.character import load_character
+from parc_ray.errors import InputError
+from parc_ray.terrain.heightfield import Heightfield
+from tests.envs.helpers import random_state, stand_state
+from tests.envs.sims.scenes import CONFIG, STOOL, quick_kernels
+
+pytest.importorskip("mujoco_warp", reason="extra 'warp' is not installed")
+
+FLAT = Heightfield.flat((8, 8))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_kernels():
+    with quick_kernels():
+        yield
+
+
+@pytest.fixture(scope="module")
+def stool():
+    return load_character(STOOL)
+
+
+def opened(character, num_envs, **config):
+    settings = {**vars(CONFIG), **config}
+    return make_backend("mujoco_warp", character, num_envs, [FLAT], SimConfig(**settings))
+
+
+def put(sim, state):
+    ids = torch.arange(sim.num_envs)
+    sim.set_state(ids, torch.zeros_like(ids), state)
+
+
+def test_states_agree_with_mujoco_on_the_cpu(stool):
+    """The same model in float32: equal within rounding, in the air and standing."""
+    warp = opened(stool, 3)
+    cpu = make_backend("mujoco_cpu", stool, 3, [FLAT], CONFIG)
+    assert warp.model_hash == cpu.model_hash
+    state = random_state(stool, 3, seed=4, z=2.0)
+    state.dof_pos *= 0.1  # apart from itself: five solver iterations do not agree on deep contacts
+    state.dof_vel *= 0.3
+    on_ground = stand_state(stool, 1)
+    for name, value in vars(state).items():
+        value[2] = getattr(on_ground, name)[0]
+    plan = 0.05 * torch.randn(3, 5, 7)
+    plan[2] = 0.0
+    for sim in (warp, cpu):
+        put(sim, state)
+    ours, theirs = warp.rollout(plan), cpu.rollout(plan)
+    for name, in_air, standing in (("root_pos", 1e-4, 1e-3), ("dof_pos", 1e-3, 5e-3)):
+        error = (getattr(ours, name) - getattr(theirs, name)).abs().amax((1, 2))
+        assert float(error[:2].max()) < in_air
+        assert float(error[2]) < standing
+    feet = list(stool.feet)
+    up = ours.contact_force[2, -1, feet, 2]
+    torch.testing.assert_close(up, theirs.contact_force[2, -1, feet, 2], atol=0.5, rtol=0.0)
+    warp.close()
+    cpu.close()
+
+
+def test_too_little_room_is_said_and_the_step_repeated(stool, caplog):
+    """Two environments stand on four corners of two feet: 8 contacts each, 32 rows."""
+    roomy, tight = opened(stool, 2), opened(stool, 2, max_contacts=3, max_constraints=10)
+    for sim in (roomy, tight):
+        put(sim, stand_state(stool, 2))
+    plan = torch.zeros(2, 4, 7)
+    with caplog.at_level(logging.WARNING, logger="envs.sims.warp_world"):
+        ours, theirs = tight.rollout(plan), roomy.rollout(plan)
+    assert tight.growths >= 2
+    assert roomy.growths == 0
+    for name, value in vars(theirs).items():
+        torch.testing.assert_close(getattr(ours, name), value, atol=1e-6, rtol=1e-5)
+    message = caplog.text
+    for word in ("2 of 2", "contacts", "constraints", "sim.max_contacts", "repeated"):
+        assert word in message
+    roomy.close()
+    tight.close()
+
+
+def test_room_does_not_grow_for_ever(stool, monkeypatch):
+    from envs.sims import warp_world
+
+    monkeypatch.setattr(warp_world, "_MOST_GROWTHS", 0)
+    sim = opened(stool, 1, max_contacts=2)
+    put(sim, stand_state(stool, 1))
+    with pytest.raises(warp_world.CapacityError, match=r"sim\.max_contacts"):
+        sim.step(torch.zeros(1, 7))
+    sim.close()
+
+
+def test_torch_looks_at_warps_own_arrays(stool):
+    sim = opened(stool, 2)
+    put(sim, stand_state(stool, 2, height=5.0))
+    worlds = sim._worlds
+    assert worlds.qpos.data_ptr() == worlds._data.qpos.ptr
+    before = worlds.qpos.clone()
+    sim.step(torch.zeros(2, 7))
+    assert not torch.equal(worlds.qpos, before)
+    sim.close()
+
+
+def test_saved_states_of_another_size_are_refused(stool):
+    sim, other = opened(stool, 2), opened(stool, 3)
+    with pytest.raises(ValueError, match="qpos"):
+        other.load_state_dict(sim.state_dict())
+    sim.close()
+    other.close()
+
+
+def test_a_device_that_is_not_there_is_named(stool):
+    with pytest.raises(InputError, match=r"sim\.device: 'cuda:97' is not on this machine.*cpu"):
+        opened(stool, 1, device="cuda:97")
+    with pytest.raises(InputError, match=r"sim\.device: 'gpu' is unknown"):
+        SimConfig(device="gpu")
+
+
+def test_missing_packages_are_named(stool, monkeypatch):
+    assert missing("mujoco_warp") is None
+    monkeypatch.setattr(mujoco_warp, "_PACKAGES", ("warp", "mujoco_warp_of_tomorrow"))
+    want = r"mujoco_warp_of_tomorrow is not installed; run: pip install 'parc-ray\[warp\]'"
+    with pytest.raises(InputError, match=want):
+        opened(stool, 1)
+    assert "mujoco_warp_of_tomorrow" in (missing("mujoco_warp") or "")
