@@ -31,17 +31,16 @@ def fit_gains(features: Tensor, reference: int) -> tuple[Tensor, Tensor]:
     Returns:
         g (T, F), and the root mean square (T, F) of f_k - f_r - g_k (f_r - f_{r-1}).
     """
-    wide = features.double()
-    last = wide[:, reference : reference + 1]
-    change = wide - last
-    if reference == 0:
-        gain = torch.zeros_like(change[0])
-        return gain.to(features), change.square().mean(0).sqrt().to(features)
-    speed = last - wide[:, reference - 1 : reference]
+    last = features[:, reference].double()
+    speed = last - features[:, reference - 1].double() if reference else torch.zeros_like(last)
     power = speed.square().sum(0)
-    gain = torch.where(power > 1e-12, (change * speed).sum(0) / power.clamp_min(1e-12), 0.0)
-    rest = change - gain * speed
-    return gain.to(features), rest.square().mean(0).sqrt().to(features)
+    gains, spreads = [], []
+    for frame in features.unbind(1):  # one at a time: windows are many, and float64 is wide
+        change = frame.double() - last
+        gain = torch.where(power > 1e-12, (change * speed).sum(0) / power.clamp_min(1e-12), 0.0)
+        gains.append(gain)
+        spreads.append((change - gain * speed).square().mean(0).sqrt())
+    return torch.stack(gains).to(features), torch.stack(spreads).to(features)
 
 
 class PastAnchor(nn.Module):

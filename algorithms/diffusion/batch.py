@@ -331,16 +331,15 @@ def sample_features(source: WindowSource, character: Character, config: Diffusio
     mirror images where training has them) with a fixed seed, so every worker finds the same.
     """
     rng = torch.Generator().manual_seed(_STATS_SEED)
-    mirror = config.conditioning.mirror_chance > 0
+    copies = 2 if config.conditioning.mirror_chance > 0 else 1
     total = config.train.stat_windows
-    parts: list[Tensor] = []
+    size = FeatureLayout(character.skeleton, config.rotations).size
+    found = torch.empty(copies * total, config.num_frames, size)
     for start in range(0, total, _STATS_CHUNK):
         count = min(_STATS_CHUNK, total - start)
         frames = source.sample_windows(rng, count, config.num_frames).frames
         frames = to_canonical(frames, canonical_frame(frames, config.reference))
-        parts.append(pack(character.skeleton, frames, form=config.rotations))
-        if mirror:
-            parts.append(
-                pack(character.skeleton, mirror_frames(character, frames), form=config.rotations)
-            )
-    return torch.cat(parts)
+        images = [frames] if copies == 1 else [frames, mirror_frames(character, frames)]
+        for part, image in zip(found.split(total), images, strict=True):
+            part[start : start + count] = pack(character.skeleton, image, form=config.rotations)
+    return found

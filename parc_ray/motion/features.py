@@ -221,10 +221,11 @@ class FeatureStats:
 def compute_stats(layout: FeatureLayout, x: Tensor) -> FeatureStats:
     """Statistics of canonical feature vectors ``x`` (W, T, F), W >= 2 windows.
 
-    Contacts keep mean 0 and standard deviation 1. Sums run in float64.
+    Contacts keep mean 0 and standard deviation 1. Sums run in float64, frame by frame, so that no
+    wide copy of all windows is made.
     """
-    wide = x.double()
-    std, mean = torch.std_mean(wide, dim=0, correction=0)
+    found = [torch.std_mean(frame.double(), dim=0, correction=0) for frame in x.unbind(1)]
+    std, mean = (torch.stack(part) for part in zip(*found, strict=True))
     std = std.clamp(min=STD_FLOOR)
     mean[:, layout.contacts] = 0.0
     std[:, layout.contacts] = 1.0
