@@ -33,4 +33,7 @@ TOOLS: dict[str, Tool] = {
     "report": Tool(help="write report.html of a run as far as it is", run=_module("report")),
     "sweep": Tool(help="many runs that differ in some values, on Ray Tune", run=_module("sweep")),
     "terrain": Tool(help="a random terrain, or a map of real ground", run=_module("terrain")),
+    "view": Tool(
+        help="motions, comparisons and a terrain editor in a browser", run=_module("view")
+    ),
 }

@@ -1,0 +1,1 @@
+"""Looking at motions: browser viewer and headless pictures."""
