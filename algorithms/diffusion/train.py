@@ -30,6 +30,7 @@ from algorithms.diffusion.guard import FrozenGuard
 from algorithms.diffusion.metrics_log import MetricsCallback, MetricsLog
 from algorithms.diffusion.trainer import Trainer, private_randomness
 from parc_ray.character.character import Character
+from parc_ray.data.digests import is_whole, write_digest
 from parc_ray.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -333,8 +334,23 @@ def _restore(trainer: Trainer, checkpoint: Any) -> None:
     if checkpoint is None:
         return
     with checkpoint.as_directory() as directory:
-        trainer.load_state_dict(read_tensors(Path(directory) / CHECKPOINT, "checkpoint"))
+        file = _whole_checkpoint(Path(directory))
+        if file is None:
+            log.warning("%s: no whole checkpoint is left; training starts again", directory)
+            return
+        trainer.load_state_dict(read_tensors(file, "checkpoint"))
     log.info("training continues at step %d", trainer.step)
+
+
+def _whole_checkpoint(directory: Path) -> Path | None:
+    """The checkpoint in ``directory``; where it is damaged, the newest whole one before it."""
+    others = directory.parent.glob("checkpoint_*")  # named by their time
+    before = [p for p in others if p.name < directory.name]
+    for place in (directory, *sorted(before, reverse=True)):
+        if is_whole(place / CHECKPOINT):
+            return place / CHECKPOINT
+        log.warning("%s: the checkpoint is damaged", place)
+    return None
 
 
 def _report(trainer: Trainer, row: dict[str, float]) -> None:
@@ -347,4 +363,5 @@ def _report(trainer: Trainer, row: dict[str, float]) -> None:
         return
     with tempfile.TemporaryDirectory() as directory:
         write_atomically(state, Path(directory) / CHECKPOINT)
+        write_digest(Path(directory) / CHECKPOINT)
         ray.train.report(dict(row), checkpoint=ray.train.Checkpoint.from_directory(directory))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 from algorithms.ppo.checkpoint import STATE_FILE, save_state
 from algorithms.ppo.policy import MlpPolicy
+from parc_ray.data.digests import is_whole, write_digest
 from parc_ray.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 LATEST = "LATEST"
 POLICY = "policy.pt"
@@ -29,7 +33,7 @@ class RunFolder:
             shutil.rmtree(leftover)
 
     def newest(self) -> Path | None:
-        """Folder of the newest checkpoint, or None.
+        """Folder of the newest checkpoint that is whole, or None; damaged ones are passed over.
 
         Raises:
             InputError: ``LATEST`` names a checkpoint that is not there.
@@ -42,7 +46,24 @@ class RunFolder:
             raise InputError(
                 f"{marker}: names {path.name}, which is not there; put it back or delete LATEST"
             )
-        return path
+        return path if is_whole(path / STATE_FILE) else self._older_than(path)
+
+    def _older_than(self, damaged: Path) -> Path | None:
+        """Go back to the newest whole checkpoint before a damaged one, or to the start."""
+        before = [p for p in sorted(self.root.glob("ckpt_*")) if p.name < damaged.name]
+        whole = [p for p in before if is_whole(p / STATE_FILE)]
+        back = whole[-1] if whole else None
+        logger.warning(
+            "%s: the checkpoint is damaged; going on from %s",
+            damaged,
+            back.name if back else "the start",
+        )
+        if back is not None:
+            _replace_text(self.root / LATEST, back.name + "\n")
+        else:
+            (self.root / LATEST).unlink()
+            self.restore(0)
+        return back
 
     def save(self, iteration: int, state: dict[str, Any], policy: MlpPolicy) -> Path:
         """Write a checkpoint into a temporary folder, rename it, then move ``LATEST`` to it."""
@@ -50,6 +71,7 @@ class RunFolder:
         temporary = self.root / f".{final.name}.tmp"
         temporary.mkdir()
         save_state(temporary / STATE_FILE, state)
+        write_digest(temporary / STATE_FILE)
         policy.save(temporary / POLICY)
         if (self.root / BEST).exists():
             shutil.copyfile(self.root / BEST, temporary / BEST)

@@ -146,3 +146,18 @@ def test_an_item_that_kills_every_actor_ends_the_stage_and_keeps_the_others(tmp_
     assert 2 <= calls(tmp_path / "log").count("a") <= 5
     kept = {p.stem for p in (tmp_path / "stage/items").glob("*.json")}
     assert kept == {"b", "c", "d"}
+
+
+@pytest.mark.parametrize("damage", ["changed", "lost"])
+def test_an_item_whose_part_was_damaged_is_done_again(tmp_path, damage):
+    before = run(tmp_path, items())
+    part = tmp_path / "stage" / before[2].part.path
+    whole = part.read_bytes()
+    if damage == "changed":
+        part.write_bytes(whole[:-9] + b"x" + whole[-8:])
+    else:
+        part.unlink()
+    after = run(tmp_path, items())
+    assert calls(tmp_path / "log") == ["d", "b", "c", "a", "c"]
+    assert [r.part for r in after] == [r.part for r in before]
+    assert part.read_bytes() == whole

@@ -13,11 +13,13 @@ from algorithms.diffusion.profiles import tiny
 from algorithms.diffusion.train import (
     CHECKPOINT,
     TrainingDivergedError,
+    _whole_checkpoint,
     train_local,
 )
 from algorithms.diffusion.trainer import Trainer, learning_rate, private_randomness
 from parc_ray.character.character import load_character
 from parc_ray.data.bank import ClipBank
+from parc_ray.data.digests import write_digest
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.features import FeatureLayout
@@ -207,3 +209,17 @@ def test_another_character_trains_too(tmp_path, config):
     assert generator.layout.size == FeatureLayout(other.skeleton).size
     with pytest.raises(InputError, match="character"):
         DiffusionGenerator.load(result.path, load_character("humanoid"))
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    """Of three of Ray Train's folders the newest whole one is taken, none where all are damaged."""
+    folders = [tmp_path / f"checkpoint_2026-01-01_00-00-0{k}.5" for k in range(3)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / CHECKPOINT).write_bytes(folder.name.encode())
+        write_digest(folder / CHECKPOINT)
+    assert _whole_checkpoint(folders[1]) == folders[1] / CHECKPOINT
+    for damaged, expected in ((2, folders[1]), (1, folders[0]), (0, None)):
+        (folders[damaged] / CHECKPOINT).write_bytes(b"x")
+        found = _whole_checkpoint(folders[2])
+        assert found == (expected / CHECKPOINT if expected else None)

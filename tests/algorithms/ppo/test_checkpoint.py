@@ -95,3 +95,21 @@ def test_missing_checkpoint_is_named(policy, tmp_path):
     (tmp_path / "LATEST").write_text("ckpt_000077\n")
     with pytest.raises(InputError, match="ckpt_000077"):
         folder.newest()
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_without_any_it_starts_again(policy, tmp_path):
+    folder = RunFolder(tmp_path, keep=2)
+    for iteration in (5, 10):
+        folder.log(iteration, {})
+        folder.save(iteration, {"iteration": iteration}, policy)
+    for name, left in (("ckpt_000010", "ckpt_000005"), ("ckpt_000005", None)):
+        file = tmp_path / name / STATE_FILE
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1  # one bit
+        file.write_bytes(content)
+        newest = RunFolder(tmp_path, keep=2).newest()
+        assert (newest.name if newest else None) == left
+        if left is not None:
+            assert (tmp_path / "LATEST").read_text() == f"{left}\n"
+    assert not (tmp_path / "LATEST").exists()
+    assert (tmp_path / "metrics.jsonl").read_text() == ""

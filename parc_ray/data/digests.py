@@ -1,0 +1,30 @@
+"""Hashes beside files that change hands on disk: a checkpoint that was damaged is not continued."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+_SUFFIX = ".sha256"
+
+
+def write_digest(path: Path) -> None:
+    """Write the hash of ``path`` beside it, whole or not at all."""
+    target = path.with_name(path.name + _SUFFIX)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.write_text(_digest(path) + "\n")
+    temporary.replace(target)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether ``path`` is there as it was when its hash was written; without one it is believed."""
+    if not path.is_file():
+        return False
+    written = path.with_name(path.name + _SUFFIX)
+    return not written.is_file() or written.read_text().strip() == _digest(path)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
