@@ -106,8 +106,12 @@ def _hosted(
     function: StageFunction, context: StageContext, stage: PlannedStage, directory: str
 ) -> StageResult:
     """The task's body: the driver's directory where this node has it, and its log file."""
+    import ray
+
     if os.path.isdir(directory):
         os.chdir(directory)  # paths in the config may be relative to it
     if context.run.is_local:
         setup_logging(file=context.run.local_path("run.log"))
+    node = ray.get_runtime_context().get_node_id()
+    logger.info("[%s] works on node %s", stage.label, node)
     return function(context, stage)
