@@ -30,6 +30,10 @@ TOOLS: dict[str, Tool] = {
         help="published models become ours (unverified)", run=_module("import_model")
     ),
     "optimize": Tool(help="kinematic optimisation of a data set", run=_module("optimize")),
+    "record": Tool(
+        help="the loop's stage; or a run's policy in another simulator", run=_module("record")
+    ),
+    "render": Tool(help="films and film strips, without a display", run=_module("render")),
     "report": Tool(help="write report.html of a run as far as it is", run=_module("report")),
     "sweep": Tool(help="many runs that differ in some values, on Ray Tune", run=_module("sweep")),
     "terrain": Tool(help="a random terrain, or a map of real ground", run=_module("terrain")),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Sequence
-from typing import Any
+from base64 import b64encode
 
 import numpy as np
 import pandas as pd
@@ -13,9 +11,7 @@ import pandas as pd
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import ParcConfig
 from parc_ray.config_io import to_yaml
-from parc_ray.data.manifest import FILE_NAME, Manifest
 from parc_ray.data.storage import Storage
-from parc_ray.data.store import read_clips
 from parc_ray.evaluation.pictures import (
     CORRECTED_COLOUR,
     GENERATED_COLOUR,
@@ -41,14 +37,19 @@ from parc_ray.evaluation.report_sections import (
     sweep_sections,
 )
 from parc_ray.evaluation.summary import RunSummary, StageSummary, summarise
-from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._trackers import COMPLETED_SHARE
 from parc_ray.stages.base import StageOutputs, StageRun
+from parc_ray.stages.comparisons import KINEMATIC, Comparison, comparisons_of
 from parc_ray.stages.registry import StageSpec
 from parc_ray.versions import commit, versions
+from parc_ray.viewer.offscreen.film import strip
+from parc_ray.viewer.offscreen.software import SoftwareRenderer
+from parc_ray.viewer.offscreen.versions import Version, film_of
+from parc_ray.viewer.offscreen.video import png_bytes
 
 REPORT = "report.html"
 PICTURES_PER_ITERATION = 4
+_STRIP_SIZE, _STRIP_MOMENTS = (360, 160), 6
 
 logger = logging.getLogger(__name__)
 
@@ -208,20 +209,17 @@ def _xy(points: pd.DataFrame, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
 def _picture_sections(summary: RunSummary, storage: Storage, character: Character) -> list[Section]:
     sections = []
     for iteration in summary.iterations:
-        source = "augment" if iteration == 0 else "generate"
-        kinematic, recorded = summary.stage(iteration, source), summary.stage(iteration, "record")
-        if kinematic is None or recorded is None:
+        if summary.stage(iteration, "record") is None:
             continue
-        before = _clips(storage, f"it_{iteration:02d}/{source}")
-        after = {clip.clip_id: clip for clip in _clips(storage, f"it_{iteration:02d}/record")}
-        pictures = _comparisons(recorded.records(), before, after, character)
+        found = comparisons_of(summary, storage, iteration, PICTURES_PER_ITERATION)
         what = "initial clips" if iteration == 0 else "generated motions"
         sections.append(
             Section(
                 title=f"Iteration {iteration}: {what} before and after correction",
-                text="Left: the terrain from above with the root's path. Right: along the path.",
+                text="Left: the terrain from above with the root's path. Right: along the path. "
+                "Below: a film strip, a row per version; `parc render` makes films of them.",
                 links=_gallery_link(storage, iteration),
-                pictures=pictures,
+                pictures=[p for c in found for p in _pictures(c, character)],
             )
         )
     return sections
@@ -233,44 +231,25 @@ def _gallery_link(storage: Storage, iteration: int) -> dict[str, str]:
     return {"All variants of the initial clips": path} if storage.exists(path) else {}
 
 
-def _clips(storage: Storage, stage_path: str) -> list[MotionClip]:
-    return read_clips(storage, Manifest.load(storage, f"{stage_path}/{FILE_NAME}"))
-
-
-def _comparisons(
-    records: Sequence[dict[str, Any]],
-    before: Sequence[MotionClip],
-    after: dict[str, MotionClip],
-    character: Character,
-) -> list[Picture]:
-    """Corrected motions first, those on the most uneven ground before the others."""
-    by_id = {clip.clip_id: clip for clip in before}
-    order = sorted(
-        records,
-        key=lambda r: (r["clip_id"] is None, -_relief(by_id[r["source_id"]]), r["source_id"]),
-    )
-    pictures = []
-    for record in order[:PICTURES_PER_ITERATION]:
-        source = by_id[record["source_id"]]
-        tracks = [track_of(source, character, "kinematic", GENERATED_COLOUR)]
-        title = f"{source.clip_id}: not corrected"
-        if record["clip_id"] is not None:
-            clip = after[record["clip_id"]]
-            shift = -clip.replay.offset.numpy() if clip.replay is not None else None
-            label = f"corrected by {record['corrector']}"
-            tracks.append(track_of(clip, character, label, CORRECTED_COLOUR, shift))
-            extent = "whole" if record["whole"] else f"{record['seconds']:.1f} s segment"
-            title = f"{source.clip_id}: {label}, {extent}"
-        nodes = source.path_nodes.numpy() if source.path_nodes is not None else None
-        figure = draw_motion(source.terrain, tracks, character, title, nodes, fps=source.fps)
-        pictures.append(Picture(uri=data_uri(figure), alt=title))
-    return pictures
-
-
-def _relief(clip: MotionClip) -> float:
-    ground = clip.terrain.height_at(clip.frames.root_pos[:, :2])
-    spread = float(ground.max() - ground.min())
-    return spread if math.isfinite(spread) else 0.0
+def _pictures(comparison: Comparison, character: Character) -> list[Picture]:
+    """Above and from the side, and a film strip."""
+    source, clip = comparison.before, comparison.after
+    tracks = [track_of(source, character, KINEMATIC, GENERATED_COLOUR)]
+    versions = [Version(label=KINEMATIC, clip=source)]
+    if clip is not None:
+        shift = -clip.replay.offset.numpy() if clip.replay is not None else None
+        tracks.append(track_of(clip, character, comparison.label, CORRECTED_COLOUR, shift))
+        versions.append(Version(label=comparison.label, clip=clip))
+    nodes = source.path_nodes.numpy() if source.path_nodes is not None else None
+    title = comparison.title
+    figure = draw_motion(source.terrain, tracks, character, title, nodes, fps=source.fps)
+    film = film_of(versions, character, size=_STRIP_SIZE, fps=source.fps)
+    picture = png_bytes(strip(film, SoftwareRenderer, _STRIP_MOMENTS))
+    uri = "data:image/png;base64," + b64encode(picture).decode("ascii")
+    return [
+        Picture(uri=data_uri(figure), alt=title),
+        Picture(uri=uri, alt=f"{title}: film strip"),
+    ]
 
 
 def _how_to(config: ParcConfig) -> Section:

@@ -110,7 +110,9 @@ def test_curves_leave_out_what_was_not_measured(parts):
 
 def test_corrected_motions_come_first_among_the_pictures(parts):
     section = parts["Iteration 1: generated motions before and after correction"]
-    titles = re.findall(r'alt="(.*?)"', section)
+    found = re.findall(r'alt="(.*?)"', section)
+    titles = found[::2]
+    assert found[1::2] == [f"{title}: film strip" for title in titles]
     assert len(titles) == PICTURES_PER_ITERATION
     assert titles[0] == "g4: corrected by mpc, whole"
     assert titles[1] == "g5: corrected by mpc, 0.6 s segment"

@@ -1,0 +1,1 @@
+"""Pictures and films of motions on terrain, drawn without a display."""
