@@ -70,7 +70,7 @@ def test_a_full_target_and_an_unknown_clip_are_refused(data_set, tmp_path):
     with pytest.raises(InputError, match=r"--clip: made/clip_7 not in .*3 clips"):
         export.run([*words, "--out", str(tmp_path / "new"), "--clip", "made/clip_7", "made/clip_0"])
     with pytest.raises(InputError, match="--format"):
-        export.run([str(data_set), "--out", str(tmp_path / "new"), "--format", "bvh"])
+        export.run([str(data_set), "--out", str(tmp_path / "new"), "--format", "fbx"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "set"]
     assert os.listdir(tmp_path / "full") == ["x"]
 

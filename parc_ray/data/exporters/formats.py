@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parc_ray.character.character import Character
-from parc_ray.data.exporters import parc_ms, table
+from parc_ray.data.exporters import bvh, gltf, mimickit, parc_ms, table, usd
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 
@@ -35,6 +35,26 @@ EXPORTERS: dict[str, Exporter] = {
         left_out="terrain, path, provenance but for the licence, metrics, replay",
     ),
     "npz": Exporter(suffix=".npz", encode=table.encode_npz, left_out="provenance, metrics, replay"),
+    "mimickit": Exporter(
+        suffix=mimickit.SUFFIX,
+        encode=mimickit.encode,
+        left_out="terrain, contacts, path, provenance, metrics, replay",
+    ),
+    "bvh": Exporter(
+        suffix=bvh.SUFFIX,
+        encode=bvh.encode,
+        left_out="shapes, terrain, contacts, path, provenance, metrics, replay",
+    ),
+    "gltf": Exporter(
+        suffix=gltf.SUFFIX,
+        encode=gltf.encode,
+        left_out="contacts, path, provenance, metrics, replay",
+    ),
+    "usd": Exporter(
+        suffix=usd.SUFFIX,
+        encode=usd.encode,
+        left_out="contacts, path, provenance, metrics, replay",
+    ),
 }
 """Formats by name; ``parquet``, our own, holds everything and is written by the store."""
 
