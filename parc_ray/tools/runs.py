@@ -9,7 +9,7 @@ from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 from parc_ray.loop import CONFIG_FILE
 from parc_ray.plan import plan
-from parc_ray.stages.base import STARTED, StageContext, read_result
+from parc_ray.stages.base import STARTED, Artifact, StageContext, read_result
 
 
 def open_run(path: str) -> tuple[Storage, ParcConfig]:
@@ -25,6 +25,14 @@ def open_run(path: str) -> tuple[Storage, ParcConfig]:
         )
     text = run.read_bytes(CONFIG_FILE).decode()
     return run, from_yaml(ParcConfig, text, f"{path}/{CONFIG_FILE}")
+
+
+def finished_output(
+    run: Storage, config: ParcConfig, iteration: int, stage: str, output: str
+) -> Artifact | None:
+    """An output (path within the run) of a stage that is done, or None."""
+    done = read_result(StageContext(run=run, iteration=iteration, config=config), stage)
+    return None if done is None else done.outputs.get(output)
 
 
 def progress(run: Storage, config: ParcConfig) -> dict[str, str]:
