@@ -86,7 +86,7 @@ class MujocoWarpBackend:
         self.boxes = [np.asarray(b, dtype=np.float32) for b in boxes]
         builder = ModelBuilder(self.character, self.config, shared_num_boxes(self.boxes))
         count = builder.num_boxes
-        model = builder.build(np.tile(np.float32([0, 0, 0, 1, 1, 1]), (count, 1)))
+        model = builder.build(np.array([[0, 0, 0, 1, 1, 1]] * count, dtype=np.float32))
         first = model.geom("terrain_0").id
         config = self.config
         self._worlds: WarpWorlds = WarpWorlds(

@@ -37,15 +37,15 @@ class CapacityError(RuntimeError):
 
 
 @wp.kernel
-def _peak_speed(qvel: wp.array2d[float], peak: wp.array[float]) -> None:  # type: ignore[valid-type]
+def _peak_speed(qvel: wp.array2d[float], peak: wp.array[float]) -> None:
     world = wp.tid()
-    top = peak[world]
-    for i in range(qvel.shape[1]):
-        speed = wp.abs(qvel[world, i])
-        if not wp.isfinite(speed):
+    top = peak[world]  # pyright: ignore
+    for i in range(qvel.shape[1]):  # pyright: ignore
+        speed = wp.abs(qvel[world, i])  # pyright: ignore
+        if not wp.isfinite(speed):  # pyright: ignore
             speed = wp.inf
-        top = wp.max(top, speed)
-    peak[world] = top
+        top = wp.max(top, speed)  # pyright: ignore
+    peak[world] = top  # pyright: ignore
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class WarpWorlds:
         # Divergence is found and contained above; MuJoCo Warp cannot switch its own off.
         model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         with wp.ScopedDevice(device):
-            sizes = dict.fromkeys(_PER_WORLD_FIELDS, num_worlds)
+            sizes: dict[str, int] = {name: num_worlds for name in _PER_WORLD_FIELDS}
             self._model = mjw.put_model(model, batch_sizes=sizes)
             self._model.opt.warn_overflow = 0
             self._allocate()

@@ -104,7 +104,8 @@ class VectorTrackingEnv:
 
     @torch.no_grad()
     def step(self, action: Tensor) -> StepResult:
-        """Advance by one control step with normalised actions (N, A)."""
+        """Advance by one control step with normalised actions (N, A), on any device."""
+        action = action.to(self.previous.device)
         target = self.task.targets(action, self.ahead.now)
         self.backend.step(target)
         self.steps += 1
