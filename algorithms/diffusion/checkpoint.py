@@ -6,8 +6,8 @@ statistics, the configuration and, if wanted, the optimiser state.
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from algorithms.diffusion.config import DiffusionConfig, config_from_dict
 from algorithms.diffusion.starts import Starts
+from parc_ray.data.patience import write_whole
 from parc_ray.errors import InputError
 from parc_ray.motion.features import FeatureStats
 
@@ -52,9 +53,9 @@ class GeneratorFile:
 def write_atomically(content: dict[str, Any], path: Path) -> None:
     """``torch.save`` to a temporary name in the same directory, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    torch.save(content, temporary)
-    os.replace(temporary, path)
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    write_whole(path, buffer.getbuffer())
 
 
 def read_tensors(path: Path, what: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.ppo.networks import Head, NetSpec, ObsNormaliser
+from parc_ray.data.patience import write_whole
 from parc_ray.errors import InputError
 
 FORMAT = "parc-ray/tracker-policy"
@@ -117,12 +117,7 @@ def write_atomic(path: Path, payload: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     torch.save(payload, buffer)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as handle:
-        handle.write(buffer.getbuffer())
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    write_whole(path, buffer.getbuffer())
 
 
 def read_safe(path: Path, kind: str, version: int) -> dict[str, Any]:

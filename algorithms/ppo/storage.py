@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from algorithms.ppo.checkpoint import STATE_FILE, save_state
 from algorithms.ppo.policy import MlpPolicy
 from parc_ray.data.digests import is_whole, write_digest
+from parc_ray.data.patience import write_whole
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -121,9 +121,4 @@ class RunFolder:
 
 
 def _replace_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    write_whole(path, text.encode())

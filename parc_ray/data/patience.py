@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -77,6 +79,27 @@ def patiently(where: str, call: Callable[[], T]) -> T:
             logger.warning("%s: %s; trying again in %g s", where, error.strerror or error, wait)
             time.sleep(wait)
     raise AssertionError("the loop returns or raises")
+
+
+def write_whole(path: Path, data: bytes | memoryview) -> None:
+    """Write a local file whole or not at all, in as many tries as ``patiently`` gives.
+
+    Raises:
+        StorageError: the disk is full, or failed in every try.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    def write() -> None:
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    patiently(str(path), write)
 
 
 def is_full(error: OSError) -> bool:

@@ -105,3 +105,34 @@ def test_the_command_line_prints_one_line_and_exits_with_1(capsys):
 
     assert guarded(work) == 1
     assert capsys.readouterr().err == "error: run/x: no space is left; make room\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_checkpoint_on_a_full_or_failing_disk_leaves_the_old_one(
+    tmp_path, waits, monkeypatch, number
+):
+    """Both trainings' files; the disk comes back in time where it only fails."""
+    from algorithms.diffusion.checkpoint import read_tensors, write_atomically
+    from algorithms.ppo.checkpoint import load_state, save_state
+
+    writers = {"g.pt": write_atomically, "t.pt": lambda c, p: save_state(p, c)}
+    for name, write in writers.items():
+        path = tmp_path / name
+        write({"step": 1}, path)
+        real, fails = os.fsync, [number]
+
+        def fsync(handle: int, fails: list[int] = fails, real=real) -> None:
+            if fails:
+                raise OSError(fails.pop(), "disk")
+            real(handle)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        if number == errno.ENOSPC:
+            with pytest.raises(StorageError, match=f"{name}: no space is left"):
+                write({"step": 2}, path)
+        else:
+            write({"step": 2}, path)
+        monkeypatch.setattr(os, "fsync", real)
+        found = read_tensors(path, "file") if name == "g.pt" else load_state(path)
+        assert found["step"] == (1 if number == errno.ENOSPC else 2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(writers)
