@@ -33,6 +33,11 @@ PROMISED = {
         ["--quick", "--clips", "200"],
         {"view_open_s", "view_scrub_hz", "view_scene_hz", "view_first_look_s"},
     ),
+    "bridge.py": (
+        ["--quick", "--envs", "256"],
+        {"overhead_ms", "overhead_reset_ms", "overhead_bodies_ms", "overhead_bodies_reset_ms"}
+        | {"handshake_us", "contact_ms"},
+    ),
     "synthesis.py": (
         ["--tiny"],
         {f"{part}{n}_cpu_s" for part in ("path", "loss") for n in (16, 32, 40)}

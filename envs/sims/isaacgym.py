@@ -35,6 +35,7 @@ from envs.sims.isaacgym_state import Conversion, blank_state
 from envs.sims.mujoco_model import ModelBuilder, terrain_boxes
 from envs.sims.terrain_contact import TerrainContact
 from envs.sims.terrain_mesh import mesh_of
+from parc_ray.errors import SimulatorLostError
 from parc_ray.protocols import SimState
 from parc_ray.terrain.heightfield import Heightfield
 
@@ -88,6 +89,7 @@ class IsaacGymBackend:
         self._waiting = np.ones(n, dtype=np.bool_)
         self._now = blank_state(n, skeleton.num_bodies, skeleton.num_dofs)
         self._now.root_pos[:, 2] = self.character.stand_height + float(terrains[0].heights.max())
+        self._next = self._now.clone()
         self._neutral = self._now.index(slice(0, 1)).clone()
         self._start()
 
@@ -127,8 +129,10 @@ class IsaacGymBackend:
         bridge = self._started()
         arrays, turn = bridge.arrays, self._conversion
         targets = pd_targets.detach().numpy()
-        fine = np.isfinite(targets).all(axis=-1)
-        self._hold(self._spoilt | ~fine)
+        if not np.isfinite(targets.sum()):
+            self._spoilt |= ~np.isfinite(targets).all(axis=-1)
+        if self._spoilt.any():
+            self._hold(self._spoilt.copy())
         if self._bad.any():
             targets = np.where(self._bad[:, None], self._now.dof_pos.numpy(), targets)
         turn.write_targets(arrays, targets)
@@ -136,9 +140,14 @@ class IsaacGymBackend:
         arrays["count"][0] = len(ids)
         if len(ids):
             turn.write_rows(arrays, self._now, ids, self._mesh.offsets[self._terrain[ids]])
-        bridge.step()
+        try:
+            bridge.step()
+        except SimulatorLostError:
+            self.close()
+            raise
         self._waiting[:] = False
-        self._take(turn.read(arrays, self._mesh.offsets[self._terrain]), arrays)
+        turn.read(arrays, self._mesh.offsets[self._terrain], self._next)
+        self._take(self._next, arrays)
 
     def state(self) -> SimState:
         """The present state of all environments (a copy)."""
@@ -190,11 +199,10 @@ class IsaacGymBackend:
             self._bridge = None
 
     def _started(self) -> Bridge:
-        """The server, a new one where the last was lost."""
+        """The server; a new one after the last was lost and that was said."""
         if not self.boxes:
             raise RuntimeError("load_terrains comes first")
-        bridge = self._bridge
-        return bridge if bridge is not None and bridge.alive else self._start()
+        return self._bridge or self._start()
 
     def _start(self) -> Bridge:
         """Start a server and let every environment wait to be set in it."""
@@ -234,17 +242,17 @@ class IsaacGymBackend:
     def _take(self, seen: SimState, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Make what the engine reports the present state, apart from what has diverged."""
         if self.config.self_collision:
-            bodies, order = arrays["bodies"], self._conversion.bodies
-            bodies = bodies if order is None else bodies[:, order]
-            self._contact.keep_terrain(
-                seen.contact_force, bodies, self._mesh.offsets, self._terrain
-            )
+            env, body, pose = self._conversion.touched(arrays)
+            pose[:, :3] -= self._mesh.offsets[self._terrain[env]]
+            self._contact.keep_terrain(seen.contact_force, env, body, pose, self._terrain[env])
         failed = ~self._well(seen)
+        if not failed.any() and not self._bad.any():
+            self._now, self._next = seen, self._now
+            return
         keep = torch.from_numpy(self._bad | failed)
-        if bool(keep.any()):
-            for key, value in vars(seen).items():
-                value[keep] = getattr(self._now, key)[keep]
-        self._now = seen
+        for key, value in vars(seen).items():
+            value[keep] = getattr(self._now, key)[keep]
+        self._now, self._next = seen, self._now
         self._hold(failed)
 
     def _hold(self, failed: NDArray[np.bool_]) -> None:
@@ -264,10 +272,19 @@ class IsaacGymBackend:
     def _well(self, state: SimState) -> NDArray[np.bool_]:
         """(K,) whether everything is finite and no velocity beyond the limit."""
         limit = self.config.max_velocity
-        speed = torch.cat((state.root_lin_vel, state.root_ang_vel, state.dof_vel), dim=-1)
-        place = torch.cat((state.root_pos, state.root_rot, state.dof_pos), dim=-1)
-        fine = (speed.abs().amax(dim=-1) <= limit) & torch.isfinite(place.sum(dim=-1))
-        return (fine & torch.isfinite(state.contact_force.sum(dim=(-2, -1)))).numpy()
+        velocities = (state.root_lin_vel, state.root_ang_vel, state.dof_vel)
+        places = (state.root_pos, state.root_rot, state.dof_pos, state.contact_force)
+        # Mostly everything is well, which is seen much sooner for all at once.
+        ends = torch.stack([torch.stack(torch.aminmax(v.reshape(-1))) for v in velocities])
+        total = sum(p.sum() for p in places)
+        if bool((ends.abs() <= limit).all()) and bool(torch.isfinite(torch.as_tensor(total))):
+            return np.ones(len(state.root_pos), dtype=np.bool_)
+        fine = torch.isfinite(state.contact_force.sum(dim=(-2, -1)))
+        for velocity in velocities:
+            fine &= (velocity.amax(dim=-1) <= limit) & (velocity.amin(dim=-1) >= -limit)
+        for place in places[:3]:
+            fine &= torch.isfinite(place.sum(dim=-1))
+        return fine.numpy()
 
 
 def _unit(quat: Tensor) -> Tensor:

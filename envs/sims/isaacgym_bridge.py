@@ -27,6 +27,7 @@ from envs.sims.isaacgym_server.layout import PROTOCOL, buffer_table, map_buffers
 from envs.sims.isaacgym_server.wire import (
     DONE,
     FAILED,
+    PING,
     STEP,
     GoneError,
     receive,
@@ -120,21 +121,23 @@ class Bridge:
         Raises:
             SimulatorLostError: the server was killed, hangs, or ended by itself.
         """
-        try:
-            self._control.sendall(STEP)
-        except OSError as error:
-            raise self._lost("is gone") from error
-        self._answer(self.step_s)
+        self._ask(STEP)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the server has not ended."""
-        return self._finalizer.alive and self.process.poll() is None
+    def ping(self) -> None:
+        """Let the server answer at once; raises as `step`."""
+        self._ask(PING)
 
     def close(self) -> None:
         """End the server."""
         if hasattr(self, "_finalizer"):
             self._finalizer()
+
+    def _ask(self, message: bytes) -> None:
+        try:
+            self._control.sendall(message)
+        except OSError as error:
+            raise self._lost("is gone") from error
+        self._answer(self.step_s)
 
     def _start(
         self,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from parc_ray.protocols import SimState
 
 Floats = NDArray[np.float32]
+_PLUS, _MINUS = np.float32(1.0), np.float32(-1.0)
 
 
 class Conversion:
@@ -56,39 +57,54 @@ class Conversion:
         rot, spin = state.root_rot.numpy()[ids], state.root_ang_vel.numpy()[ids]
         root[:, 0:3] = state.root_pos.numpy()[ids] + offsets
         root[:, 3:7] = rot
-        root[:, 7:10] = state.root_lin_vel.numpy()[ids] + np.cross(spin, rotated(rot, self._com))
+        root[:, 7:10] = state.root_lin_vel.numpy()[ids] + cross(spin.T, rotated(rot.T, self._com)).T
         root[:, 10:13] = spin
         dof_pos, dof_vel = state.dof_pos.numpy()[ids], state.dof_vel.numpy()[ids]
         order = slice(None) if self._to_dofs is None else self._to_dofs
         arrays["set_dof"][:count, :, 0] = dof_pos[:, order]
         arrays["set_dof"][:count, :, 1] = dof_vel[:, order]
 
-    def read(self, arrays: Mapping[str, NDArray[Any]], offsets: Floats) -> SimState:
-        """All environments as the engine left them; ``offsets`` (N, 3) m."""
-        root, dof, force = arrays["root"], arrays["dof"], arrays["force"]
-        rot = root[:, 3:7] * np.where(root[:, 6:7] < 0, np.float32(-1), np.float32(1))
-        spin = root[:, 10:13].copy()
+    def read(self, arrays: Mapping[str, NDArray[Any]], offsets: Floats, out: SimState) -> None:
+        """All environments as the engine left them, written to ``out``; ``offsets`` (N, 3) m."""
+        dof, force = arrays["dof"], arrays["force"]
+        root = np.ascontiguousarray(arrays["root"].T)  # (13, N): every quantity in one piece
+        to = {key: value.numpy() for key, value in vars(out).items()}
+        np.subtract(arrays["root"][:, 0:3], offsets, out=to["root_pos"])
+        root[3:7] *= np.where(root[6] < 0, _MINUS, _PLUS)
+        to["root_rot"][:] = root[3:7].T
+        to["root_ang_vel"][:] = root[10:13].T
+        root[7:10] -= cross(root[10:13], rotated(root[3:7], self._com))
+        to["root_lin_vel"][:] = root[7:10].T
         order = slice(None) if self.dofs is None else self.dofs
-        bodies = slice(None) if self.bodies is None else self.bodies
-        return SimState(
-            root_pos=torch.from_numpy(root[:, 0:3] - offsets),
-            root_rot=torch.from_numpy(rot),
-            root_lin_vel=torch.from_numpy(
-                root[:, 7:10] - np.cross(spin, rotated(rot, self._com)).astype(np.float32)
-            ),
-            root_ang_vel=torch.from_numpy(spin),
-            dof_pos=torch.from_numpy(np.ascontiguousarray(dof[:, order, 0])),
-            dof_vel=torch.from_numpy(np.ascontiguousarray(dof[:, order, 1])),
-            contact_force=torch.from_numpy(force[:, bodies].copy()),
-        )
+        to["dof_pos"][:] = dof[:, order, 0]
+        to["dof_vel"][:] = dof[:, order, 1]
+        to["contact_force"][:] = force if self.bodies is None else force[:, self.bodies]
+
+    def touched(
+        self, arrays: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+        """Environment and body (K,) that forces act on, and their poses (K, 7) in the mesh."""
+        count = int(arrays["touch_count"][0])
+        ids = arrays["touch_ids"][:count].astype(np.intp)
+        env, body = np.divmod(ids, arrays["force"].shape[1])
+        if self.bodies is not None:
+            body = np.argsort(self.bodies)[body]
+        return env, body, arrays["touch_pose"][:count].copy()
+
+
+def cross(a: Floats, b: Floats) -> Floats:
+    """Cross products (3, K) of (3, K)."""
+    (ax, ay, az), (bx, by, bz) = a, b
+    out = np.empty(a.shape, dtype=np.float32)
+    out[0], out[1], out[2] = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+    return out
 
 
 def rotated(quat: Floats, vector: Floats) -> Floats:
-    """``vector`` (3,) turned by quaternions xyzw (K, 4)."""
-    x, y, z, w = np.moveaxis(quat, -1, 0)
-    u = np.stack((x, y, z), axis=-1)
-    twice = 2.0 * np.cross(u, vector)
-    return (vector + w[:, None] * twice + np.cross(u, twice)).astype(np.float32)
+    """``vector`` (3,) turned by quaternions xyzw (4, K): (3, K)."""
+    u, w = quat[:3], quat[3]
+    twice = 2.0 * cross(u, np.broadcast_to(vector[:, None], u.shape))
+    return vector[:, None] + w * twice + cross(u, twice)
 
 
 def blank_state(num_envs: int, num_bodies: int, num_dofs: int) -> SimState:

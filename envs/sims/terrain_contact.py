@@ -25,6 +25,7 @@ _REACH_M = 0.04
 """Twice the engine's contact offset: the distance at which two shapes begin to touch."""
 _SPACING_M = 0.06
 Array = NDArray[np.float32]
+Indices = NDArray[np.intp]
 
 
 class TerrainContact:
@@ -54,62 +55,65 @@ class TerrainContact:
         self._size = np.array([t.shape for t in terrains], dtype=np.int64)
 
     def keep_terrain(
-        self, force: Tensor, bodies: Array, offsets: Array, terrain: NDArray[np.int64]
+        self, force: Tensor, env: Indices, body: Indices, pose: Array, terrain: Indices
     ) -> None:
         """Set forces to zero that cannot be the terrain's.
 
         Args:
             force: (N, B, 3) N, changed in place.
-            bodies: (N, B, 13) states of the bodies in the frame of the mesh; position and
-                quaternion xyzw come first.
-            offsets: (T, 3) m, of each terrain in the mesh.
-            terrain: (N,) terrain of each environment.
+            env: (K,) environments of the bodies that forces act on.
+            body: (K,) these bodies.
+            pose: (K, 7) their position and quaternion xyzw in the frame of their terrain.
+            terrain: (K,) terrains they are on.
         """
-        values = force.numpy()
-        env, body = np.nonzero(np.abs(values).max(axis=-1) > 0)
-        if not len(env):
-            return
-        which = terrain[env]
-        pose = bodies[env, body, :7].astype(np.float32)
-        pose[:, :3] -= offsets[which]
-        away = ~self._touch(self._coarse, body, pose, which, rings=False)
-        if away.any():
-            left = np.flatnonzero(away)
-            touch = self._touch(self._fine, body[left], pose[left], which[left], rings=True)
-            lone = left[~touch]
-            values[env[lone], body[lone]] = 0.0
+        away = np.flatnonzero(~self._stands(body, pose, terrain))
+        if len(away):
+            lone = away[~self._touches(body[away], pose[away], terrain[away])]
+            force.numpy()[env[lone], body[lone]] = 0.0
 
-    def _touch(
-        self,
-        table: tuple[Array, Array],
-        body: NDArray[np.int64],
-        pose: Array,
-        which: NDArray[np.int64],
-        *,
-        rings: bool,
-    ) -> NDArray[np.bool_]:
-        """(K,) whether a sphere comes near its own column or, with ``rings``, any around it."""
-        centre, radius = table[0][body], table[1][body]
-        u, w = np.broadcast_to(pose[:, None, 3:6], centre.shape), pose[:, None, 6:7]
-        twice = 2.0 * np.cross(u, centre)
-        at = pose[:, None, :3] + centre + w * twice + np.cross(u, twice)
-        cell = self._cell[which][:, None, None]
-        local = (at[..., :2] - self._origin[which][:, None]) / cell
+    def _stands(self, body: Indices, pose: Array, terrain: Indices) -> NDArray[np.bool_]:
+        """(K,) whether the lowest point is near the top of the column that it is over."""
+        x, y, z, w = pose[:, 3:].T
+        up = np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
+        centres, radii = self._coarse
+        rise = np.einsum("ksi,ki->ks", centres[body], up) - radii[body]
+        lowest = rise.argmin(axis=1)
+        at = pose[:, :3] + _rotated(pose[:, 3:], centres[body, lowest])
+        cell = np.rint((at[:, :2] - self._origin[terrain]) / self._cell[terrain][:, None])
+        column = np.clip(cell.astype(np.int64), 0, self._size[terrain] - 1)
+        height = self._heights[terrain, column[:, 0], column[:, 1]]
+        return pose[:, 2] + rise.min(axis=1) - height <= _REACH_M
+
+    def _touches(self, body: Indices, pose: Array, terrain: Indices) -> NDArray[np.bool_]:
+        """(K,) whether any part is near any column around it."""
+        centre, radius = self._fine[0][body], self._fine[1][body]
+        quat = np.broadcast_to(pose[:, None, 3:], (*centre.shape[:2], 4))
+        turned = _rotated(quat.reshape(-1, 4), centre.reshape(-1, 3)).reshape(centre.shape)
+        at = pose[:, None, :3] + turned
+        cell = self._cell[terrain][:, None, None]
+        local = (at[..., :2] - self._origin[terrain][:, None]) / cell
         base = np.rint(local).astype(np.int64)
         reach = radius + _REACH_M
-        count = math.ceil(float(reach.max()) / float(self._cell.min())) if rings else 0
+        rings = math.ceil(float(reach.max()) / float(self._cell.min()))
         found = np.zeros(len(body), dtype=np.bool_)
-        last = self._size[which][:, None] - 1
-        for di in range(-count, count + 1):
-            for dj in range(-count, count + 1):
-                column = base + np.array([di, dj])
-                inside = np.clip(column, 0, last)
-                height = self._heights[which[:, None], inside[..., 0], inside[..., 1]]
-                side = np.maximum(np.abs(local - column) - 0.5, 0.0) * cell
-                above = np.maximum(at[..., 2] - height, 0.0)
-                square = side[..., 0] ** 2 + side[..., 1] ** 2 + above**2
-                found |= (square <= reach**2).any(axis=-1)
+        last = self._size[terrain][:, None] - 1
+        steps = range(-rings, rings + 1)
+        for step in np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2):
+            column = base + step
+            inside = np.clip(column, 0, last)
+            height = self._heights[terrain[:, None], inside[..., 0], inside[..., 1]]
+            side = np.maximum(np.abs(local - column) - 0.5, 0.0) * cell
+            above = np.maximum(at[..., 2] - height, 0.0)
+            square = side[..., 0] ** 2 + side[..., 1] ** 2 + above**2
+            found |= ((square <= reach**2) & (reach > 0)).any(axis=-1)
         return found
+
+
+def _rotated(quat: Array, vector: Array) -> Array:
+    """Vectors (K, 3) turned by quaternions xyzw (K, 4)."""
+    u = quat[:, :3]
+    twice = 2.0 * np.cross(u, vector)
+    return np.asarray(vector + quat[:, 3:] * twice + np.cross(u, twice), dtype=np.float32)
 
 
 def _spheres(geom: Geom, spacing: float) -> tuple[Array, float]:

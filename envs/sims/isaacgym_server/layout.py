@@ -25,7 +25,7 @@ def buffer_table(
         num_envs: N.
         num_bodies: B.
         num_dofs: D.
-        with_bodies: whether the states of all bodies are sent, too.
+        with_bodies: whether the poses of bodies that a force acts on are sent, too.
 
     Returns:
         Rows of ``name``, ``dtype``, ``shape`` and ``offset``; JSON as they are.
@@ -33,7 +33,8 @@ def buffer_table(
     n, b, d = num_envs, num_bodies, num_dofs
     wanted = [
         ("count", "<i8", (1,)),  # rows to set before the next step
-        ("sim_seconds", "<f8", (1,)),  # spent in the engine during the last step
+        ("sim_seconds", "<f8", (1,)),  # in the engine's calls during the last step
+        ("sim_cpu_seconds", "<f8", (1,)),  # processor time of that
         ("set_ids", "<i4", (n,)),  # environments to set
         ("set_root", "<f4", (n, 13)),  # their root states, as in `root`
         ("set_dof", "<f4", (n, d, 2)),  # their dof states, as in `dof`
@@ -41,7 +42,9 @@ def buffer_table(
         ("root", "<f4", (n, 13)),  # position, quaternion xyzw, velocity of the centre of mass, w
         ("dof", "<f4", (n, d, 2)),  # position and velocity
         ("force", "<f4", (n, b, 3)),  # net contact force, N, self-contacts included
-        ("bodies", "<f4", (n if with_bodies else 0, b, 13)),  # as `root`, of every body
+        ("touch_count", "<i8", (1,)),  # bodies with a force on them, where they are sent
+        ("touch_ids", "<i4", (n * b if with_bodies else 0,)),  # environment times B plus body
+        ("touch_pose", "<f4", (n * b if with_bodies else 0, 7)),  # position, quaternion xyzw
     ]
     rows, offset = [], 0
     for name, dtype, shape in wanted:

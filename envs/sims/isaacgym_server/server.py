@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .layout import PROTOCOL, buffer_table, map_buffers
-from .wire import DONE, FAILED, STEP, GoneError, receive, receive_json, send_json
+from .wire import DONE, FAILED, PING, STEP, GoneError, receive, receive_json, send_json
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,9 +66,10 @@ def serve(control: socket.socket, memory: int) -> None:
     send_json(control, _answer(simulation, rows, size))
     while True:
         message = receive(control, 1)
-        if message != STEP:
+        if message == STEP:
+            simulation.step(arrays)
+        elif message != PING:
             raise RuntimeError(f"message {message!r} is unknown")
-        simulation.step(arrays)
         control.sendall(DONE)
 
 

@@ -61,16 +61,21 @@ class Simulation:
 
     def step(self, arrays: dict[str, np.ndarray]) -> None:
         """One control period: rows to set, targets, simulation, and the buffers anew."""
-        self._set_rows(arrays, int(arrays["count"][0]))
+        rows = self._write_rows(arrays, int(arrays["count"][0]))
         self._targets.copy_(torch.from_numpy(arrays["targets"]).reshape(self._targets.shape))
+        began, began_cpu = time.perf_counter(), time.process_time()
+        if rows is not None:
+            self._set_rows(rows)
         self.gym.set_dof_position_target_tensor(self.sim, gymtorch.unwrap_tensor(self._targets))
-        began = time.perf_counter()
         for _ in range(self._calls):
             self.gym.simulate(self.sim)
             if self.device == "cpu":
                 self.gym.fetch_results(self.sim, True)
-        self._refresh(arrays)
+        with_bodies = len(arrays["touch_ids"]) > 0
+        self._refresh(with_bodies)
         arrays["sim_seconds"][0] = time.perf_counter() - began
+        arrays["sim_cpu_seconds"][0] = time.process_time() - began_cpu
+        self._copy_out(arrays, with_bodies)
 
     def root_com(self) -> list[float]:
         """Centre of mass of the root body in its own frame, m."""
@@ -168,28 +173,42 @@ class Simulation:
         self._bodies = wrap(gym.acquire_rigid_body_state_tensor(sim)).reshape(n, b, 13)
         self._targets = torch.zeros(n * d, dtype=torch.float32, device=self.device)
 
-    def _set_rows(self, arrays: dict[str, np.ndarray], count: int) -> None:
-        """Write the rows that wait and hand them over by one indexed call per tensor."""
+    def _write_rows(self, arrays: dict[str, np.ndarray], count: int) -> torch.Tensor | None:
+        """Write the rows that wait into the engine's tensors; their actors, int32."""
         if count == 0:
-            return
+            return None
         where = arrays["set_ids"][:count]
         ids = torch.from_numpy(where.copy()).to(self.device)  # int32, as the engine wants it
         rows = torch.from_numpy(where.astype(np.int64)).to(self.device)
         self._root[rows] = torch.from_numpy(arrays["set_root"][:count].copy()).to(self.device)
         self._dof[rows] = torch.from_numpy(arrays["set_dof"][:count].copy()).to(self.device)
-        index = gymtorch.unwrap_tensor(ids)
+        return ids
+
+    def _set_rows(self, ids: torch.Tensor) -> None:
+        """Hand the rows of these actors over by one indexed call per tensor."""
+        index, count = gymtorch.unwrap_tensor(ids), ids.shape[0]
         root, dof = gymtorch.unwrap_tensor(self._root), gymtorch.unwrap_tensor(self._dof)
         self.gym.set_actor_root_state_tensor_indexed(self.sim, root, index, count)
         self.gym.set_dof_state_tensor_indexed(self.sim, dof, index, count)
 
-    def _refresh(self, arrays: dict[str, np.ndarray]) -> None:
-        """Bring the engine's tensors up to date and copy them to the shared memory."""
+    def _refresh(self, with_bodies: bool) -> None:
+        """Bring the engine's tensors up to date."""
         self.gym.refresh_actor_root_state_tensor(self.sim)
         self.gym.refresh_dof_state_tensor(self.sim)
         self.gym.refresh_net_contact_force_tensor(self.sim)
+        if with_bodies:
+            self.gym.refresh_rigid_body_state_tensor(self.sim)
+
+    def _copy_out(self, arrays: dict[str, np.ndarray], with_bodies: bool) -> None:
+        """Copy the engine's tensors to the shared memory."""
         torch.from_numpy(arrays["root"]).copy_(self._root)
         torch.from_numpy(arrays["dof"]).copy_(self._dof)
         torch.from_numpy(arrays["force"]).copy_(self._force)
-        if len(arrays["bodies"]):
-            self.gym.refresh_rigid_body_state_tensor(self.sim)
-            torch.from_numpy(arrays["bodies"]).copy_(self._bodies)
+        if with_bodies:
+            x, y, z = (self._force.reshape(-1, 3)[:, k].abs() for k in range(3))
+            touched = torch.nonzero(x + y + z).reshape(-1)
+            count = touched.shape[0]
+            arrays["touch_count"][0] = count
+            torch.from_numpy(arrays["touch_ids"][:count]).copy_(touched)
+            pose = self._bodies.reshape(-1, 13)[touched][:, :7]
+            torch.from_numpy(arrays["touch_pose"][:count]).copy_(pose)

@@ -13,8 +13,10 @@ from typing import Any
 
 STEP = b"s"
 """To the server: set the rows that wait, advance by one control period, refresh the buffers."""
+PING = b"p"
+"""To the server: answer at once."""
 DONE = b"d"
-"""To the client: the buffers are those of the new moment."""
+"""To the client: done; after a step the buffers are those of the new moment."""
 FAILED = b"f"
 """To the client: a JSON message with the error follows, and the server ends."""
 _LENGTH = struct.Struct(">I")

@@ -56,12 +56,14 @@ class Case:
         exact: equal starts and targets give equal bits, whatever the other environments do.
         atol: how far states may differ where equality is asked for without that promise.
         prepare: sets up what the backend needs (a server, environment variables) for the tests.
+        where: tells two ways of running one backend apart.
     """
 
     name: str
     exact: bool = True
     atol: float = 0.0
     prepare: Callable[[], AbstractContextManager[object]] = nullcontext
+    where: str = ""
 
     def assert_alike(self, one: SimState, other: SimState) -> None:
         """Equal as far as the backend promises."""

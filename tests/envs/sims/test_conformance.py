@@ -39,16 +39,18 @@ from tests.envs.sims.scenes import (
     set_stage,
 )
 from tests.isaacgym_standin import standin
+from tests.isaacgym_standin.python38 import standin38
 
 CASES = (
     Case("mujoco_cpu"),
     Case("mujoco_warp", prepare=quick_kernels),
     Case("isaacgym", exact=False, atol=2e-3, prepare=standin),
+    Case("isaacgym", exact=False, atol=2e-3, prepare=standin38, where="_py38"),
 )
 DT = CONFIG.control_dt
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name + case.where)
 def case(request):
     with request.param.prepare():
         lacking = missing(request.param.name)

@@ -165,6 +165,8 @@ class Gym:
         return self._refresh(sim, "body")
 
     def set_dof_position_target_tensor(self, sim, tensor):
+        if IDLE:
+            return True
         values = tensor.array.reshape(sim.engine.targets.shape)
         _finite(values)
         sim.engine.targets[:] = values
@@ -174,6 +176,9 @@ class Gym:
         ids = self._once(sim, "root", indices, count)
         rows = tensor.array.reshape(len(sim.envs), 13)[ids].astype(np.float64)
         _finite(rows)
+        if IDLE:
+            sim.results["root"][ids] = rows
+            return True
         sim.engine.set_root(ids, rows)
         return True
 
@@ -181,14 +186,17 @@ class Gym:
         ids = self._once(sim, "dof", indices, count)
         rows = tensor.array.reshape(len(sim.envs), -1, 2)[ids].astype(np.float64)
         _finite(rows)
+        if IDLE:
+            sim.results["dof"][ids] = rows
+            return True
         sim.engine.set_dof(ids, rows)
         return True
 
     def simulate(self, sim):
+        sim.set_before = set()
         if not IDLE:
             sim.engine.simulate()
-        sim.set_before = set()
-        self._publish(sim)
+            self._publish(sim)
 
     def fetch_results(self, sim, wait):
         sim.results = sim.pending
@@ -199,10 +207,10 @@ class Gym:
     def _publish(self, sim):
         engine = sim.engine
         sim.pending = {
-            "root": engine.root_rows(),
-            "dof": engine.dof_rows(),
-            "force": engine.force.copy(),
-            "body": engine.body.copy(),
+            "root": engine.root_rows().astype(np.float32),
+            "dof": engine.dof_rows().astype(np.float32),
+            "force": engine.force.astype(np.float32),
+            "body": engine.body.astype(np.float32),
         }
 
     def _tensor(self, sim, name):

@@ -1,0 +1,487 @@
+"""The bridge to Isaac Gym and its backend, against the stand-in."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import sys
+import tomllib
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from envs.sims import isaacgym_bridge
+from envs.sims.base import SimConfig
+from envs.sims.isaacgym_asset import isaacgym_mjcf
+from envs.sims.isaacgym_server import layout
+from envs.sims.isaacgym_state import Conversion, blank_state
+from envs.sims.mujoco_cpu import MujocoCpuBackend
+from envs.sims.registry import make_backend, missing
+from envs.sims.terrain_contact import TerrainContact
+from parc_ray.character.kinematics import fk_from_dof
+from parc_ray.character.rotations import quat_angle
+from parc_ray.errors import InputError, SimulatorLostError
+from parc_ray.terrain.heightfield import Heightfield
+from tests.envs.helpers import random_state, stand_state
+from tests.isaacgym_standin import HERE, standin
+
+ROOT = Path(__file__).parents[3]
+SERVER = ROOT / "envs" / "sims" / "isaacgym_server"
+FLAT = Heightfield.flat((10, 10))
+quick = partial(standin, torch=False)  # starts in a fifth of the time
+
+
+@pytest.fixture(scope="module")
+def bench(waddler_):
+    """Three environments on two terrains, one server for the tests that do not end it."""
+    with standin():
+        sim = make_backend("isaacgym", waddler_, 3, [FLAT, Heightfield.flat((4, 6), height=1.0)])
+        yield sim
+        sim.close()
+
+
+@pytest.fixture(scope="module")
+def waddler_():
+    from parc_ray.character.character import load_character
+
+    return load_character(ROOT / "tests" / "assets" / "waddler.xml")
+
+
+def put(sim, state, terrain=0):
+    ids = torch.arange(sim.num_envs)
+    sim.set_state(ids, torch.full_like(ids, terrain), state)
+
+
+def zeros(sim):
+    return torch.zeros(sim.num_envs, sim.character.skeleton.num_dofs)
+
+
+# The engine's terms ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["humanoid", "waddler"])
+def test_flies_like_the_engine_in_this_process(which, request, humanoid, waddler_):
+    """Random poses and spins: every conversion wrong would show (frames, order, centre of mass)."""
+    character = humanoid if which == "humanoid" else waddler_
+    config = SimConfig(self_collision=False, solver_iterations=10)
+    direct = MujocoCpuBackend(character, 3, config)
+    direct.load_terrains([FLAT, FLAT])
+    with standin():
+        sim = make_backend("isaacgym", character, 3, [Heightfield.flat((6, 8)), FLAT], config)
+        start = random_state(character, 3, seed=4, z=20.0)
+        plan = 0.3 * torch.randn(
+            3, 6, character.skeleton.num_dofs, generator=torch.Generator().manual_seed(1)
+        )
+        for backend in (sim, direct):
+            put(backend, start, terrain=1)
+        got, want = sim.rollout(plan), direct.rollout(plan)
+        sim.close()
+    assert float((want.root_pos[:, -1] - start.root_pos).norm(dim=-1).min()) > 0.1
+    assert float((want.root_ang_vel[:, -1] - start.root_ang_vel).norm(dim=-1).min()) > 0.1
+    for name, atol in (("root_pos", 1e-3), ("root_lin_vel", 1e-2), ("dof_pos", 5e-3)):
+        torch.testing.assert_close(getattr(got, name), getattr(want, name), atol=atol, rtol=0.0)
+    for name in ("root_ang_vel", "dof_vel"):
+        torch.testing.assert_close(getattr(got, name), getattr(want, name), atol=0.1, rtol=0.02)
+    assert float(quat_angle(got.root_rot, want.root_rot).max()) < 5e-3
+
+
+def test_what_was_set_is_what_the_engine_has(bench, waddler_):
+    """The rows that the server gets, turned back, are what was set: also far from the origin."""
+    state = random_state(waddler_, 3, seed=3, z=3.0)
+    bench.set_state(torch.arange(3), torch.tensor([0, 1, 0]), state)
+    conversion, offsets = bench._conversion, bench._mesh.offsets[[0, 1, 0]]
+    rows = {k: np.zeros_like(v) for k, v in bench._bridge.arrays.items()}
+    conversion.write_rows(rows, state, np.arange(3), offsets)
+    rows["root"], rows["dof"] = rows["set_root"], rows["set_dof"]
+    back = blank_state(3, waddler_.skeleton.num_bodies, waddler_.skeleton.num_dofs)
+    conversion.read(rows, offsets, back)
+    for name in ("root_pos", "root_lin_vel", "root_ang_vel", "dof_pos", "dof_vel"):
+        torch.testing.assert_close(getattr(back, name), getattr(state, name), atol=1e-5, rtol=1e-5)
+    assert float(np.abs(offsets[1] - offsets[0]).max()) > 4.0
+
+
+def test_other_orders_of_the_engine_are_undone():
+    about = {"root_com": [0.0, 0.0, 0.1], "body_names": ["b", "a"], "dof_names": ["z", "x", "y"]}
+    conversion = Conversion(about, ("a", "b"), ("x", "y", "z"))
+    state = blank_state(1, 2, 3)
+    state.dof_pos[0] = torch.tensor([1.0, 2.0, 3.0])
+    state.dof_vel[0] = torch.tensor([4.0, 5.0, 6.0])
+    rows, size = layout.buffer_table(1, 2, 3, False)
+    arrays = {r["name"]: np.zeros(r["shape"], dtype=r["dtype"]) for r in rows}
+    conversion.write_rows(arrays, state, np.array([0]), np.zeros((1, 3), dtype=np.float32))
+    assert arrays["set_dof"][0].tolist() == [[3, 6], [1, 4], [2, 5]]
+    conversion.write_targets(arrays, np.array([[7.0, 8.0, 9.0]], dtype=np.float32))
+    assert arrays["targets"].tolist() == [[9, 7, 8]]
+    arrays["root"][0, 6] = -1.0
+    arrays["dof"][:] = arrays["set_dof"]
+    arrays["force"][0] = [[1, 1, 1], [2, 2, 2]]
+    back = blank_state(1, 2, 3)
+    conversion.read(arrays, np.zeros((1, 3), dtype=np.float32), back)
+    assert back.dof_pos.tolist() == [[1, 2, 3]]
+    assert back.dof_vel.tolist() == [[4, 5, 6]]
+    assert back.contact_force[0, :, 0].tolist() == [2, 1]
+    assert back.root_rot.tolist() == [[0, 0, 0, 1]]
+    assert size >= sum(a.nbytes for a in arrays.values())
+
+
+def test_the_asset_has_three_hinges_for_each_ball(humanoid, waddler_):
+    for character in (humanoid, waddler_):
+        text = isaacgym_mjcf(character)
+        assert "ball" not in text
+        names = re.findall(r'<joint name="([^"]+)" type="hinge"', text)
+        assert names == list(character.skeleton.dof_names)
+    neck = re.search(r'<joint name="neck_y"[^>]* range="(\S+) (\S+)"', isaacgym_mjcf(humanoid))
+    assert neck is not None
+    assert [float(x) for x in neck.groups()] == pytest.approx([-40, 60], abs=1e-4)
+
+
+def test_buffers_do_not_overlap():
+    rows, size = layout.buffer_table(5, 3, 7, True)
+    ends = [r["offset"] + np.dtype(r["dtype"]).itemsize * int(np.prod(r["shape"])) for r in rows]
+    assert all(r["offset"] >= end for r, end in zip(rows[1:], ends[:-1], strict=True))
+    assert all(r["offset"] % 64 == 0 for r in rows)
+    assert size >= ends[-1]
+
+
+# Contacts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("height", "kept"), [(-0.01, True), (0.02, True), (0.08, False), (0.5, False)]
+)
+def test_a_foot_touches_when_its_sole_is_near_a_top(humanoid, height, kept):
+    state = stand_state(humanoid, 1, height=height)
+    assert _touches(humanoid, [FLAT], state)[humanoid.feet[0]] == kept
+
+
+@pytest.mark.parametrize(("gap", "kept"), [(0.02, True), (0.12, False)])
+def test_a_hand_touches_a_wall_beside_it(humanoid, gap, kept):
+    """Arms along y; the wall's face is at y = .2 + the hands' reach of a T-pose + the gap."""
+    hand = humanoid.hands[0]
+    state = stand_state(humanoid, 1, height=1.0)
+    pos, _ = fk_from_dof(humanoid.skeleton, state.root_pos, state.root_rot, state.dof_pos)
+    side = 1.0 if float(pos[0, hand, 1]) > 0 else -1.0
+    face = abs(float(pos[0, hand, 1])) + 0.04 + gap
+    heights = torch.zeros(3, 3)
+    heights[:, 2 if side > 0 else 0] = 5.0
+    middle = torch.tensor([-0.4, side * (face - 0.2) - 0.4])
+    walled = Heightfield(heights=heights, origin=middle)
+    assert _touches(humanoid, [walled], state)[hand] == kept
+
+
+def _touches(character, terrains, state):
+    """Which bodies' forces are kept, each with 1 N."""
+    contact = TerrainContact(character, terrains, 3.0)
+    pos, rot = fk_from_dof(character.skeleton, state.root_pos, state.root_rot, state.dof_pos)
+    count = character.skeleton.num_bodies
+    force, zero = torch.ones(1, count, 3), np.zeros(count, dtype=np.intp)
+    pose = torch.cat((pos, rot), dim=-1)[0].numpy()
+    contact.keep_terrain(force, zero, np.arange(count), pose, zero)
+    return (force[0].abs().amax(-1) > 0).tolist()
+
+
+# Ends of a server --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["killed", "hung", "gone"])
+def test_a_lost_server_is_noticed_and_the_next_step_goes_on(waddler_, end):
+    with quick():
+        sim = make_backend("isaacgym", waddler_, 2, [FLAT])
+        put(sim, stand_state(waddler_, 2, height=0.5))
+        sim.step(zeros(sim))
+        bridge, before, pid = sim._bridge, sim.state(), sim.about["pid"]
+        assert bridge.step_s < 5.0  # the longest that a hung one stays unnoticed
+        if end == "hung":
+            bridge.step_s = 0.5
+            os.kill(pid, signal.SIGSTOP)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            if end == "gone":
+                bridge.process.wait()
+        with pytest.raises(SimulatorLostError, match=str(pid)):
+            sim.step(zeros(sim))
+        assert not _runs(pid)
+        assert torch.equal(sim.state().root_pos, before.root_pos)
+        sim.step(zeros(sim))
+        assert sim.about["pid"] != pid
+        speed = before.root_lin_vel[:, 2] - 9.81 * sim.control_dt / 2
+        fallen = sim.state().root_pos[:, 2] - before.root_pos[:, 2]
+        torch.testing.assert_close(fallen, speed * sim.control_dt, atol=5e-3, rtol=0.0)
+        sim.close()
+
+
+def _runs(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.parametrize("which", ["_control", "lifeline"])
+def test_a_server_ends_with_its_client(waddler_, which):
+    """Either descriptor at its end is enough: what happens to both when a client is killed."""
+    with quick():
+        sim = make_backend("isaacgym", waddler_, 1, [FLAT])
+        bridge = sim._bridge
+        control, lifeline = bridge._finalizer.peek()[2][1:3]
+        (control if which == "_control" else lifeline).shutdown(2)
+        assert bridge.process.wait(20.0) == 0
+        sim.close()
+
+
+def test_closing_ends_the_server_and_leaves_nothing(waddler_):
+    names = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    with quick():
+        sim = make_backend("isaacgym", waddler_, 1, [FLAT])
+        pid = sim.about["pid"]
+        sim.close()
+        sim.close()
+    assert not _runs(pid)
+    if names:
+        ours = {n for n in os.listdir("/dev/shm") if n.startswith("tmp")}
+        assert ours <= names
+
+
+def test_a_failing_server_says_why(waddler_):
+    """Numbers that are not finite never get there; here they are put past the backend."""
+    with quick():
+        sim = make_backend("isaacgym", waddler_, 1, [FLAT])
+        put(sim, stand_state(waddler_, 1))
+        sim.step(zeros(sim))
+        sim._bridge.arrays["targets"][:] = np.nan
+        with pytest.raises(SimulatorLostError, match="not finite"):
+            sim._bridge.step()
+        sim.close()
+
+
+# What is missing ---------------------------------------------------------------------------------
+
+
+def test_without_an_interpreter_it_says_so(waddler_, monkeypatch, tmp_path):
+    monkeypatch.delenv(isaacgym_bridge.PYTHON, raising=False)
+    assert "PARC_ISAACGYM_PYTHON is not set" in (missing("isaacgym") or "")
+    with pytest.raises(InputError, match=r"docs/isaacgym\.md"):
+        make_backend("isaacgym", waddler_, 1, [FLAT])
+    monkeypatch.setenv(isaacgym_bridge.PYTHON, str(tmp_path / "python"))
+    assert "no executable file" in (missing("isaacgym") or "")
+    monkeypatch.setenv(isaacgym_bridge.PYTHON, sys.executable)
+    assert missing("isaacgym") is None
+
+
+def test_an_interpreter_without_the_package_is_named(waddler_, monkeypatch, tmp_path):
+    monkeypatch.setenv(isaacgym_bridge.PYTHON, sys.executable)
+    monkeypatch.setenv(isaacgym_bridge.PYTHONPATH, str(tmp_path))
+    with pytest.raises(InputError, match="No module named 'isaacgym'"):
+        make_backend("isaacgym", waddler_, 1, [FLAT])
+
+
+def test_another_version_of_the_bridge_is_refused(waddler_, monkeypatch):
+    monkeypatch.setattr(isaacgym_bridge, "PROTOCOL", layout.PROTOCOL + 1)
+    with quick(), pytest.raises(SimulatorLostError, match="one version of the project"):
+        make_backend("isaacgym", waddler_, 1, [FLAT])
+
+
+def test_a_server_sees_one_gpu_and_none_of_our_python(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.delenv(isaacgym_bridge.PYTHONPATH, raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    outside = isaacgym_bridge.server_environment()
+    assert outside["CUDA_VISIBLE_DEVICES"] == "0,1,2"
+    assert "PYTHONPATH" not in outside
+    for gpus, seen in (([2, 1], "2"), ([], "")):
+        worker = SimpleNamespace(worker=SimpleNamespace(mode=1))
+        fake = SimpleNamespace(
+            is_initialized=lambda: True,
+            WORKER_MODE=1,
+            get_runtime_context=lambda worker=worker: worker,
+            get_gpu_ids=lambda gpus=gpus: gpus,
+        )
+        monkeypatch.setitem(sys.modules, "ray", fake)
+        assert isaacgym_bridge.server_environment()["CUDA_VISIBLE_DEVICES"] == seen
+
+
+# What the server may be made of ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(SERVER.glob("*.py")), ids=lambda p: p.name)
+def test_server_files_are_python_38_and_need_little(path):
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    allowed = set(sys.stdlib_module_names) | {"numpy", "torch", "isaacgym"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert {a.name.split(".")[0] for a in node.names} <= allowed
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert (node.module or "").split(".")[0] in allowed
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 1
+        assert not isinstance(node, ast.JoinedStr) or "=}" not in ast.unparse(node)
+
+
+def test_no_requirement_is_called_isaacgym():
+    """The name is free on the registry: whoever takes it would run code on every machine."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(r for extra in extras for r in extra)]
+    names = [re.match(r"[A-Za-z0-9._-]+", r)[0].lower().replace("_", "-") for r in wanted]
+    assert "isaacgym" not in names
+    assert "isaac-gym" not in names
+
+
+# The stand-in against the public stubs -----------------------------------------------------------
+
+
+def _classes(path):
+    text = path.read_text().replace("def lambda(", "def lambda_(")  # a slip of the stubs
+    return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)}
+
+
+def _stubs():
+    for folder in sys.path:
+        path = Path(folder) / "isaacgym-stubs" / "gymapi.pyi"
+        if path.is_file():
+            return _classes(path)
+    raise AssertionError("isaacgym-stubs is one of the development requirements")
+
+
+def test_the_stand_in_has_no_call_that_the_engine_lacks():
+    ours = _classes(HERE / "isaacgym" / "gymapi.py")["Gym"]
+    theirs = {n.name: n for n in _stubs()["Gym"].body if isinstance(n, ast.FunctionDef)}
+    calls = [n for n in ours.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+    assert len(calls) > 25
+    for call in calls:
+        assert call.name in theirs
+        if theirs[call.name].args.vararg is None:
+            assert len(call.args.args) == len(theirs[call.name].args.args), call.name
+            assert len(call.args.defaults) == len(theirs[call.name].args.defaults), call.name
+
+
+def test_the_stand_in_has_no_field_that_the_engine_lacks():
+    found = 0
+    stubs = _stubs()
+    for name, node in _classes(HERE / "isaacgym" / "_structs.py").items():
+        for line in node.body:
+            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Dict) and name in stubs:
+                fields = {n.target.id for n in stubs[name].body if isinstance(n, ast.AnnAssign)}
+                ours = {key.value for key in line.value.keys}
+                assert ours <= fields, name
+                found += len(ours)
+    assert found > 25
+
+
+def test_everything_the_server_calls_is_in_the_stubs():
+    stubs = _stubs()
+    gym = {n.name for n in stubs["Gym"].body if isinstance(n, ast.FunctionDef)}
+    text = (SERVER / "simulation.py").read_text()
+    called = set(re.findall(r"\bgym\.([a-z_]+)\(", text))
+    assert len(called) > 20
+    assert called <= gym
+    assert find_spec("isaacgym") is None, "the tests must not find a real package in this process"
+
+
+def test_the_stand_in_refuses_what_would_do_harm(tmp_path):
+    """Import after torch; wrong types; a second indexed call; late actors; old tensors."""
+    import subprocess
+
+    script = tmp_path / "script.py"
+    script.write_text(_HABITS)
+    path = os.pathsep.join([str(HERE), str(HERE / "no_torch")])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("all as expected\n")
+
+
+_HABITS = '''
+import sys
+sys.modules["torch"] = None
+try:
+    import isaacgym
+except ImportError as error:
+    assert "before isaacgym" in str(error)
+else:
+    raise AssertionError("imported after torch")
+del sys.modules["torch"]
+from isaacgym import gymapi, gymtorch
+import numpy as np
+import torch
+
+def refused(kind, call, *args):
+    try:
+        call(*args)
+    except kind:
+        return
+    raise AssertionError(call)
+
+gym, params = gymapi.acquire_gym(), gymapi.SimParams()
+refused(AttributeError, setattr, params, "solver_type", 1)
+refused(TypeError, setattr, params.physx, "max_gpu_contact_pairs", 8e6)
+params.up_axis, params.gravity = gymapi.UP_AXIS_Z, gymapi.Vec3(0, 0, -10.0)
+params.dt, params.substeps = 1.0 / 30, 4
+sim = gym.create_sim(0, -1, gymapi.SIM_PHYSX, params)
+square = np.float32([[-9, -9, 0], [9, -9, 0], [9, 9, 0], [-9, 9, 0]])
+mesh = gymapi.TriangleMeshParams()
+mesh.nb_vertices, mesh.nb_triangles = 4, 2
+faces = np.uint32([0, 1, 2, 0, 2, 3])
+refused(TypeError, gym.add_triangle_mesh, sim, square.reshape(-1), faces.astype(int), mesh)
+gym.add_triangle_mesh(sim, square.reshape(-1), faces, mesh)
+with open("ball.xml", "w") as file:
+    file.write("""<mujoco><worldbody><body name='ball'><freejoint/>
+    <geom type='sphere' size='.1' pos='.3 0 0'/><body name='arm'>
+    <joint name='hinge' axis='0 1 0' range='-90 90'/><geom type='sphere' size='.1' pos='0 0 .5'/>
+    </body></body></worldbody></mujoco>""")
+asset = gym.load_asset(sim, ".", "ball.xml", gymapi.AssetOptions())
+pose, zero = gymapi.Transform(), gymapi.Vec3()
+pose.p = gymapi.Vec3(0, 0, 5.0)
+for group in range(2):
+    env = gym.create_env(sim, zero, zero, 1)
+    gym.create_actor(env, asset, pose, "ball", group, 0, 0)
+refused(RuntimeError, gym.acquire_actor_root_state_tensor, sim)
+gym.prepare_sim(sim)
+refused(RuntimeError, gym.create_actor, env, asset, pose, "late", 9, 0, 0)
+root = gymtorch.wrap_tensor(gym.acquire_actor_root_state_tensor(sim))
+assert not root.numpy().any(), "old until refreshed"
+gym.refresh_actor_root_state_tensor(sim)
+assert root.numpy()[0, 2] == 5.0 and root.numpy()[0, 6] == 1.0, "xyzw"
+rows, ids = root.numpy().copy(), np.array([1])
+rows[:, 2] = 3.0
+rows[:, 12] = 2.0  # turns about z; the origin rests where the velocity of the centre says so
+rows[:, 8] = 2.0 * gym.get_actor_rigid_body_properties(env, 0)[0].com.x
+root.numpy()[:] = rows
+given = gymtorch.unwrap_tensor(root)
+index = lambda kind: gymtorch.unwrap_tensor(torch.from_numpy(ids.astype(kind)))
+refused(TypeError, gym.set_actor_root_state_tensor_indexed, sim, given, index(np.int64), 1)
+assert gym.set_actor_root_state_tensor_indexed(sim, given, index(np.int32), 1)
+refused(RuntimeError, gym.set_actor_root_state_tensor_indexed, sim, given, index(np.int32), 1)
+gym.refresh_actor_root_state_tensor(sim)
+assert root.numpy()[1, 2] == 5.0, "old until simulated"
+gym.simulate(sim)
+gym.refresh_actor_root_state_tensor(sim)
+assert root.numpy()[1, 2] == 5.0, "old until fetched"
+gym.fetch_results(sim, True)
+assert root.numpy()[1, 2] == 5.0, "old until refreshed"
+gym.refresh_actor_root_state_tensor(sim)
+z = root.numpy()[:, 2]
+assert 4.9 < z[0] < 5.0 and 2.9 < z[1] < 3.0, "one row was set"
+assert abs(root.numpy()[1, 1]) < 0.01, "velocity of the centre of mass"
+bad = torch.from_numpy(np.full(2, np.nan, dtype=np.float32))
+refused(FloatingPointError, gym.set_dof_position_target_tensor, sim, gymtorch.unwrap_tensor(bad))
+flipped = np.uint32([0, 2, 1, 0, 3, 2])
+from isaacgym._model import boxes_of
+assert len(boxes_of(square, faces.reshape(-1, 3))) == 1
+assert len(boxes_of(square, flipped.reshape(-1, 3))) == 0, "solid from the front alone"
+print("all as expected")
+'''
