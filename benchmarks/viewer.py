@@ -5,6 +5,7 @@ The browser's part is not in these figures: it draws on the machine that it runs
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +30,15 @@ OPEN_LIMIT_S = 5.0
 FRAME_LIMIT_HZ = 20.0
 FIGURES = 16
 FRAMES = 150
+PICTURES = 80
+_CLIENT = """
+import sys
+from websockets.sync.client import connect
+with connect(sys.argv[1], subprotocols=[sys.argv[2]], max_size=None) as socket:
+    print("connected", flush=True)
+    for message in socket:
+        pass
+"""
 
 
 def main() -> None:
@@ -51,12 +61,12 @@ def main() -> None:
             note="wall time, imports apart",
         ),
         Row(
-            name=f"scrub, {FIGURES} characters, to the socket",
+            name=f"scrub, {FIGURES} characters, sent to a client",
             ours=figures["view_scrub_hz"],
             other=FRAME_LIMIT_HZ,
             label="limit, more is better",
             unit="1/s",
-            note="of the server's CPU time, viser without a browser",
+            note="of the server's CPU time, one thread",
         ),
         Row(
             name="the same, without viser",
@@ -136,24 +146,37 @@ def measure(folder: str, character: Character, count: int) -> dict[str, float]:
 
 
 def through_server(session: Session) -> float:
-    """CPU seconds of one picture handed to viser, its server's thread among them."""
+    """CPU seconds of one picture, made and sent to a client at the limit's rate.
+
+    The client is a process of its own that reads everything. viser leaves out what is out of date
+    when it sends, so pictures are paced as in a playback.
+    """
     import viser
 
     from parc_ray.viewer.canvas import Canvas
 
-    server = viser.ViserServer(host="127.0.0.1", port=free_port("127.0.0.1", 0), verbose=False)
+    port = free_port("127.0.0.1", 0)
+    server = viser.ViserServer(host="127.0.0.1", port=port, verbose=False)
     canvas = Canvas(server)
     canvas.show_samples = True
     canvas.rebuild(session.scene)
-    place = iter(range(10**9))
-
-    def one() -> None:
-        canvas.draw(session.scene, next(place) % FRAMES / 30.0)
-        server.flush()
-
+    words = [sys.executable, "-c", _CLIENT, f"ws://127.0.0.1:{port}", f"viser-v{viser.__version__}"]
+    client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
-        return cpu_s(one)
+        assert client.stdout is not None
+        assert client.stdout.readline().strip() == "connected"
+        time.sleep(1.0)
+        began = time.process_time()
+        due = time.monotonic()
+        for number in range(PICTURES):
+            canvas.draw(session.scene, number % FRAMES / 30.0)
+            server.flush()
+            due += 1.0 / FRAME_LIMIT_HZ
+            time.sleep(max(0.0, due - time.monotonic()))
+        return (time.process_time() - began) / PICTURES
     finally:
+        client.kill()
+        client.wait()
         server.stop()
 
 

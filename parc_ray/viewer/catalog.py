@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,7 @@ class Catalog:
     is_run: bool = False
     entries: dict[str, ClipEntry] = field(default_factory=dict)
     _columns: dict[str, list[ClipEntry]] = field(default_factory=dict)
+    _items: dict[tuple[str, str], Part | None] = field(default_factory=dict)
     _clips: OrderedDict[str, MotionClip] = field(default_factory=OrderedDict)
     _parents: dict[str, list[str]] = field(default_factory=dict)
     _children: dict[str, list[str]] = field(default_factory=dict)
@@ -92,7 +93,8 @@ class Catalog:
         if not self.is_run or self.storage is None:
             return []
         before = set(self.entries)
-        self._replace(_run_entries(self, self.storage))
+        made_here = [entry for entry in self.entries.values() if entry.clip is not None]
+        self._replace([*_run_entries(self, self.storage), *made_here])
         return [key for key in self.entries if key not in before]
 
     def clip(self, key: str) -> MotionClip:
@@ -147,10 +149,19 @@ class Catalog:
         return self._children.get(key, [])
 
     def versions(self, key: str) -> list[str]:
-        """Keys of one motion's versions, oldest first: ancestors, itself, descendants."""
-        older = _closure(key, self._parents)
-        newer = _closure(key, self._children)
+        """Keys of one motion's versions, oldest first: ancestors, itself, descendants.
+
+        A spatial variant is a motion of its own: it is no version of the clip that it varies.
+        """
+        older = _closure(key, self.version_parents)
+        newer = _closure(
+            key, lambda at: [k for k in self.children(at) if at in self.version_parents(k)]
+        )
         return [*reversed(older), key, *newer]
+
+    def version_parents(self, key: str) -> list[str]:
+        """Keys of the clips that a clip is another version of."""
+        return [] if self.entries[key].provenance.maker == "augment" else self.parents(key)
 
     def _replace(self, entries: Iterable[ClipEntry]) -> None:
         self.entries = {entry.key: entry for entry in entries}
@@ -236,8 +247,12 @@ def _stage_parts(catalog: Catalog, run: Storage, label: str, file: str) -> Seque
     home = run.join(label)
     names = [name for name in home.list("items") if name.endswith(".json")]
     ids = sorted(name.rsplit("/", 1)[-1].removesuffix(".json") for name in names)
-    items = [read_item(home, item_id) for item_id in ids]
-    return [item.part.under(label) for item in items if item.part is not None]
+    for item_id in ids:
+        if (label, item_id) not in catalog._items:
+            part = read_item(home, item_id).part
+            catalog._items[label, item_id] = part.under(label) if part is not None else None
+    parts = [catalog._items[label, item_id] for item_id in ids]
+    return [part for part in parts if part is not None]
 
 
 def _part_entries(
@@ -286,13 +301,13 @@ def _read_row(storage: Storage, part: Part, number: int) -> MotionClip:
     return table_to_clips(table.slice(number - first, 1), where)[0]
 
 
-def _closure(key: str, links: dict[str, list[str]]) -> list[str]:
+def _closure(key: str, links: Callable[[str], list[str]]) -> list[str]:
     """All keys that links lead to, nearest first, each once."""
     found: list[str] = []
-    front = list(links.get(key, []))
+    front = list(links(key))
     while front:
         at = front.pop(0)
         if at not in found and at != key:
             found.append(at)
-            front += links.get(at, [])
+            front += links(at)
     return found

@@ -178,11 +178,10 @@ class Page:
         if not catalog.is_run:
             return
         try:
+            new = catalog.refresh()
             with self.lock:
-                new = catalog.refresh()
-                if new:
-                    for listener in self.listeners:
-                        listener()
+                for listener in self.listeners if new else ():
+                    listener()
         except InputError as error:
             _LOG.warning("%s", error)
             return

@@ -44,9 +44,10 @@ def alignment(catalog: Catalog, key: str) -> tuple[NDArray[np.float32], float]:
     """From a clip to its oldest known ancestor: shift (3,) m and start on its time line, s."""
     shift, start = np.zeros(3, np.float32), 0.0
     seen: set[str] = set()
+    key = catalog.entry(key).key
     while key not in seen:
         seen.add(key)
-        parents = catalog.parents(key)
+        parents = catalog.version_parents(key)
         if not parents:
             break
         moved, later = step(catalog.clip(key))

@@ -196,5 +196,21 @@ def test_a_failure_is_explained(user):
     user.picture("5_why")
 
 
+def test_a_character_is_steered_by_keys(user):
+    user.page.session.select("flat")
+    user.page.show_figures()
+    user.open("Drive")
+    user.press("Drive on this ground")
+    user.tab.get_by_text("steps a second").first.wait_for()
+    figures = user.page.session.scene.figures
+    assert [figure.key for figure in figures] == ["drive", "drive"]
+    user.tab.mouse.click(300, 400)
+    user.tab.keyboard.press("ArrowDown")
+    user.tab.get_by_text("speed 75 %").first.wait_for()
+    user.picture("6_drive")
+    user.press("Stop driving")
+    user.until(lambda: user.tab.get_by_role("button", name="Stop driving").count() == 0, "its end")
+
+
 def _out(user: User) -> Path:
     return Path(user.page.session.catalog.where).parent / "out"

@@ -152,6 +152,25 @@ def test_a_run_is_listed_by_stages_and_grows(tmp_path, humanoid):
     assert part.rows == 1
 
 
+def test_what_was_made_here_stays_when_a_run_grows(tmp_path, humanoid):
+    Storage.from_uri(tmp_path / "r").write_bytes_atomic("config.yaml", b"{}")
+    catalog = open_catalog(str(tmp_path / "r"), humanoid)
+    key = catalog.add(generated(humanoid), "edit")
+    assert catalog.refresh() == []
+    assert catalog.clip(key).clip_id == "walk"
+
+
+def test_a_variant_is_no_version_of_what_it_varies(three, humanoid):
+    catalog = open_catalog(three[0], humanoid)
+    walk = catalog.entry("walk")
+    made = Provenance(maker="augment", parents=("walk",))
+    key = catalog.add(replace(generated(humanoid, "walk_v1"), provenance=made), "augment")
+    assert catalog.parents(key) == [walk.key]
+    assert key in catalog.children(walk.key)
+    assert catalog.versions(key) == [key]
+    assert key not in catalog.versions(walk.key)
+
+
 def test_motion_files_are_listed_too(tmp_path, humanoid):
     files.mimickit(tmp_path / "walk.pkl", humanoid)
     catalog = open_catalog(str(tmp_path / "walk.pkl"), humanoid)
