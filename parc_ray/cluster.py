@@ -56,6 +56,7 @@ def connect(resources: ResourcesConfig) -> None:
             offers a custom resource that the config asks for.
     """
     import ray
+    from ray.exceptions import AuthenticationError
 
     if ray.is_initialized():
         return
@@ -69,7 +70,7 @@ def connect(resources: ResourcesConfig) -> None:
             options["object_store_memory"] = resources.object_store_mb * 2**20
     try:
         ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as error:
+    except (ConnectionError, RuntimeError, AuthenticationError) as error:
         mended = _explain(address, error)
         if mended is None:
             raise
@@ -87,7 +88,7 @@ def connect(resources: ResourcesConfig) -> None:
 
 def _explain(address: str, error: Exception) -> InputError | None:
     """What a failed connection means for the user; None where it is no mistake of theirs."""
-    import ray
+    from ray.exceptions import AuthenticationError
 
     text = str(error)
     versions = re.findall(r"Ray:\s*(\S+)\s+Python:\s*(\S+)", text)
@@ -98,7 +99,7 @@ def _explain(address: str, error: Exception) -> InputError | None:
             f"{their_python}, this process Ray {our_ray} on Python {our_python}; both must be "
             "equal on all machines; start the driver from the environment of the cluster"
         )
-    if isinstance(error, ray.exceptions.AuthenticationError) or "authentication" in text.lower():
+    if isinstance(error, AuthenticationError) or "authentication" in text.lower():
         return InputError(
             f"resources.address: the cluster at {address!r} refuses this process's token "
             f"({_first_line(text)}); the same ~/.ray/auth_token must be on all machines; copy the "

@@ -134,6 +134,7 @@ def _read_probe(place: Storage, probe: str) -> str | None:
 
 def _node(node: Mapping[str, Any], reference: Any) -> dict[str, Any]:
     import ray
+    from ray.exceptions import GetTimeoutError
 
     resources = {k: v for k, v in node["Resources"].items() if not k.startswith("node:")}
     facts = {
@@ -142,8 +143,9 @@ def _node(node: Mapping[str, Any], reference: Any) -> dict[str, Any]:
         "resources": resources,
     }
     try:
-        return facts | ray.get(reference, timeout=0)
-    except ray.exceptions.GetTimeoutError:
+        found: Any = ray.get(reference, timeout=0)
+        return {**facts, **found}
+    except GetTimeoutError:
         return {**facts, "error": f"no answer within {ANSWER_S:g} s"}
     except Exception as error:  # whatever keeps a process from running there
         first: Sequence[str] = [line for line in str(error).splitlines() if line.strip()]
