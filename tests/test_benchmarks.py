@@ -31,12 +31,27 @@ PROMISED = {
     ),
     "viewer.py": (
         ["--quick", "--clips", "200"],
-        {"view_open_s", "view_scrub_hz", "view_scene_hz", "view_first_look_s"},
+        {
+            "view_open_s",
+            "view_command_cpu_s",
+            "view_scrub_hz",
+            "view_scene_hz",
+            "view_first_look_s",
+        },
     ),
     "bridge.py": (
         ["--quick", "--envs", "256"],
         {"overhead_ms", "overhead_reset_ms", "overhead_bodies_ms", "overhead_bodies_reset_ms"}
         | {"handshake_us", "contact_ms"},
+    ),
+    "render.py": (
+        ["--quick", "--seconds", "0.4"],
+        {"mp4_wall_s", "mp4_cpu_s", "software_picture_cpu_s", "pictures"},
+    ),
+    "gpu.py": (
+        ["--quick", "--device", "cpu", "--character", str(ROOT / "tests" / "assets" / "stool.xml")],
+        {"copy_gb_s", "matmul_f32_tflops", "sim_flat_2_steps_s", "sim_boxes_2_steps_s"}
+        | {"tracker_samples_s", "generator_train_windows_s", "generator_sample_windows_s"},
     ),
     "synthesis.py": (
         ["--tiny"],
@@ -66,7 +81,7 @@ def test_last_line_is_json_with_the_figures(script):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["correction_study.py", "mpc.py"])
+@pytest.mark.parametrize("script", ["chaos.py", "correction_study.py", "mpc.py"])
 def test_scripts_start_as_their_pages_say(script):
     """From anywhere, with nothing on the path but what is installed."""
     plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
