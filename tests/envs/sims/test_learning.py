@@ -1,4 +1,4 @@
-"""The tracker learns through Isaac Gym's bridge by the same code as in this process.
+"""The tracker learns through Isaac Gym's bridge, and in Warp, by the same code as on the CPU.
 
 The task is small on purpose: a table that stands, and a wheel on it that has to be turned to an
 angle which the policy is not told as a target (control mode ``absolute``).
@@ -23,7 +23,7 @@ from envs.tracking.config import ControlConfig, RewardConfig, TrackingConfig
 from envs.tracking.creator import ENV_NAME, make_tracking_env
 from parc_ray.character.character import load_character
 from tests.envs.helpers import stand_clip
-from tests.envs.sims.scenes import STOOL
+from tests.envs.sims.scenes import STOOL, quick_kernels
 from tests.isaacgym_standin import standin
 
 CONFIG = TrackerConfig(
@@ -35,7 +35,7 @@ TASK = TrackingConfig(
         pose=1.0, vel=0.0, root=0.0, root_vel=0.0, key=0.0, contact=0.0, pose_scale=2.0
     ),
 )
-PLACES = {"mujoco_cpu": nullcontext, "isaacgym": standin}
+PLACES = {"mujoco_cpu": nullcontext, "isaacgym": standin, "mujoco_warp": quick_kernels}
 ITERATIONS = 16
 
 
@@ -60,7 +60,10 @@ def train(simulator, folder, iterations, after=lambda iteration: None, **changes
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("simulator", sorted(PLACES))
+@pytest.mark.parametrize(
+    "simulator",
+    ["isaacgym", "mujoco_cpu", pytest.param("mujoco_warp", marks=pytest.mark.long)],
+)
 def test_mean_return_improves(simulator, tmp_path):
     torch.manual_seed(0)
     rewards, _ = train(simulator, tmp_path, ITERATIONS)
