@@ -278,6 +278,20 @@ def test_submitted_commands_on_the_page_are_understood():
     assert "Nothing here was ever run on a real cloud" in PAGE
 
 
+def test_rays_own_command_line_takes_the_submit_lines():
+    from ray.scripts.scripts import submit
+
+    lines = re.findall(r"\bray submit ([^\n#`]+)$", PAGE, re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        given = submit.make_context("submit", shlex.split(line)).params
+        assert (given["cluster_config_file"], given["script"]) == (
+            "cluster.yaml",
+            "../run_parc.py",
+        )
+        parse_run("run_parc.py", list(given["script_args"]))
+
+
 def test_option_sets_for_one_eight_and_forty_gpus_fit_the_recipe():
     sets = re.findall(r"^\| (\d+)[^|]* \| `(--.*)` \|$", PAGE, re.MULTILINE)
     assert [int(count) for count, _ in sets] == [8, 40]
