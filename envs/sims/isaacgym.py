@@ -241,7 +241,7 @@ class IsaacGymBackend:
 
     def _take(self, seen: SimState, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Make what the engine reports the present state, apart from what has diverged."""
-        if self.config.self_collision:
+        if self.config.self_collision and arrays["touch_count"][0]:
             env, body, pose = self._conversion.touched(arrays)
             pose[:, :3] -= self._mesh.offsets[self._terrain[env]]
             self._contact.keep_terrain(seen.contact_force, env, body, pose, self._terrain[env])

@@ -92,15 +92,7 @@ class Bridge:
             command = [python, str(_SERVER)]
             for name, descriptor in zip(("control", "lifeline", "memory"), inherited, strict=True):
                 command += [f"--{name}", str(descriptor)]
-            self.process = subprocess.Popen(
-                command,
-                pass_fds=inherited,
-                env=server_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self.process = _spawn(command, inherited, self._log)
             for sock in (theirs, their_lifeline):
                 sock.close()
             parts = (self.process, self._control, lifeline, self._log)
@@ -193,8 +185,10 @@ class Bridge:
             report = receive_json(self._control) if message == FAILED else {}
         except (GoneError, OSError) as error:
             raise self._lost("ended") from error
-        if "ModuleNotFoundError" in report.get("error", ""):
-            raise InputError(f"{PYTHON}: {report['error']}; docs/isaacgym.md says how to get it")
+        error = report.get("error", "")
+        if error.startswith(("ImportError", "ModuleNotFoundError")):
+            self.close()
+            raise InputError(f"{PYTHON}: {error}; docs/isaacgym.md says how to get it")
         logger.error("Isaac Gym server failed:\n%s", report.get("trace", repr(message)))
         raise self._lost(f"failed ({report.get('error', repr(message))})")
 
@@ -220,6 +214,26 @@ class Bridge:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-_LOG_LINES:])
+
+
+def _spawn(command: list[str], inherited: list[int], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a server that has these descriptors and writes to ``log``.
+
+    Raises:
+        InputError: the interpreter cannot be run.
+    """
+    try:
+        return subprocess.Popen(
+            command,
+            pass_fds=inherited,
+            env=server_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InputError(f"{PYTHON}: {command[0]} cannot be run ({error.strerror})") from error
 
 
 def interpreter() -> str:

@@ -2,8 +2,8 @@
 
 Root rows are position, quaternion xyzw, linear velocity of the centre of mass and angular
 velocity, all in the frame of the terrain mesh; ours are in the frame of the environment's terrain,
-with the velocity of the body's origin. Dof rows are pairs of position and velocity. N
-environments, B bodies, D dofs, K rows.
+with the velocity of the body's origin. They are sent as rows and come back as columns. Dof rows are
+pairs of position and velocity. N environments, B bodies, D dofs, K rows.
 """
 
 from __future__ import annotations
@@ -66,18 +66,15 @@ class Conversion:
 
     def read(self, arrays: Mapping[str, NDArray[Any]], offsets: Floats, out: SimState) -> None:
         """All environments as the engine left them, written to ``out``; ``offsets`` (N, 3) m."""
-        dof, force = arrays["dof"], arrays["force"]
-        root = np.ascontiguousarray(arrays["root"].T)  # (13, N): every quantity in one piece
+        root, force = arrays["root"], arrays["force"]
         to = {key: value.numpy() for key, value in vars(out).items()}
-        np.subtract(arrays["root"][:, 0:3], offsets, out=to["root_pos"])
-        root[3:7] *= np.where(root[6] < 0, _MINUS, _PLUS)
-        to["root_rot"][:] = root[3:7].T
-        to["root_ang_vel"][:] = root[10:13].T
-        root[7:10] -= cross(root[10:13], rotated(root[3:7], self._com))
-        to["root_lin_vel"][:] = root[7:10].T
-        order = slice(None) if self.dofs is None else self.dofs
-        to["dof_pos"][:] = dof[:, order, 0]
-        to["dof_vel"][:] = dof[:, order, 1]
+        np.subtract(root[0:3].T, offsets, out=to["root_pos"])
+        rot, spin = root[3:7] * np.where(root[6] < 0, _MINUS, _PLUS), root[10:13]
+        to["root_rot"][:] = rot.T
+        to["root_ang_vel"][:] = spin.T
+        to["root_lin_vel"][:] = (root[7:10] - cross(spin, rotated(rot, self._com))).T
+        for name in ("dof_pos", "dof_vel"):
+            to[name][:] = arrays[name] if self.dofs is None else arrays[name][:, self.dofs]
         to["contact_force"][:] = force if self.bodies is None else force[:, self.bodies]
 
     def touched(

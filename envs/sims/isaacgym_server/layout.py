@@ -36,11 +36,12 @@ def buffer_table(
         ("sim_seconds", "<f8", (1,)),  # in the engine's calls during the last step
         ("sim_cpu_seconds", "<f8", (1,)),  # processor time of that
         ("set_ids", "<i4", (n,)),  # environments to set
-        ("set_root", "<f4", (n, 13)),  # their root states, as in `root`
-        ("set_dof", "<f4", (n, d, 2)),  # their dof states, as in `dof`
+        ("set_root", "<f4", (n, 13)),  # their root states, a row of `root` each
+        ("set_dof", "<f4", (n, d, 2)),  # their dof positions and velocities
         ("targets", "<f4", (n, d)),  # PD targets, rad
-        ("root", "<f4", (n, 13)),  # position, quaternion xyzw, velocity of the centre of mass, w
-        ("dof", "<f4", (n, d, 2)),  # position and velocity
+        ("root", "<f4", (13, n)),  # position, quaternion xyzw, velocity of the centre of mass, spin
+        ("dof_pos", "<f4", (n, d)),  # rad
+        ("dof_vel", "<f4", (n, d)),  # rad/s
         ("force", "<f4", (n, b, 3)),  # net contact force, N, self-contacts included
         ("touch_count", "<i8", (1,)),  # bodies with a force on them, where they are sent
         ("touch_ids", "<i4", (n * b if with_bodies else 0,)),  # environment times B plus body

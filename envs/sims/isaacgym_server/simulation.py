@@ -200,9 +200,10 @@ class Simulation:
             self.gym.refresh_rigid_body_state_tensor(self.sim)
 
     def _copy_out(self, arrays: dict[str, np.ndarray], with_bodies: bool) -> None:
-        """Copy the engine's tensors to the shared memory."""
-        torch.from_numpy(arrays["root"]).copy_(self._root)
-        torch.from_numpy(arrays["dof"]).copy_(self._dof)
+        """Copy the engine's tensors to the shared memory, turned on the device."""
+        torch.from_numpy(arrays["root"]).copy_(self._root.t())
+        torch.from_numpy(arrays["dof_pos"]).copy_(self._dof[:, :, 0])
+        torch.from_numpy(arrays["dof_vel"]).copy_(self._dof[:, :, 1])
         torch.from_numpy(arrays["force"]).copy_(self._force)
         if with_bodies:
             x, y, z = (self._force.reshape(-1, 3)[:, k].abs() for k in range(3))

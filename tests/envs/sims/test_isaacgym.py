@@ -99,7 +99,8 @@ def test_what_was_set_is_what_the_engine_has(bench, waddler_):
     conversion, offsets = bench._conversion, bench._mesh.offsets[[0, 1, 0]]
     rows = {k: np.zeros_like(v) for k, v in bench._bridge.arrays.items()}
     conversion.write_rows(rows, state, np.arange(3), offsets)
-    rows["root"], rows["dof"] = rows["set_root"], rows["set_dof"]
+    rows["root"] = rows["set_root"].T
+    rows["dof_pos"], rows["dof_vel"] = np.moveaxis(rows["set_dof"], -1, 0)
     back = blank_state(3, waddler_.skeleton.num_bodies, waddler_.skeleton.num_dofs)
     conversion.read(rows, offsets, back)
     for name in ("root_pos", "root_lin_vel", "root_ang_vel", "dof_pos", "dof_vel"):
@@ -119,8 +120,8 @@ def test_other_orders_of_the_engine_are_undone():
     assert arrays["set_dof"][0].tolist() == [[3, 6], [1, 4], [2, 5]]
     conversion.write_targets(arrays, np.array([[7.0, 8.0, 9.0]], dtype=np.float32))
     assert arrays["targets"].tolist() == [[9, 7, 8]]
-    arrays["root"][0, 6] = -1.0
-    arrays["dof"][:] = arrays["set_dof"]
+    arrays["root"][6, 0] = -1.0
+    arrays["dof_pos"], arrays["dof_vel"] = np.moveaxis(arrays["set_dof"], -1, 0)
     arrays["force"][0] = [[1, 1, 1], [2, 2, 2]]
     back = blank_state(1, 2, 3)
     conversion.read(arrays, np.zeros((1, 3), dtype=np.float32), back)
@@ -283,6 +284,15 @@ def test_an_interpreter_without_the_package_is_named(waddler_, monkeypatch, tmp_
         make_backend("isaacgym", waddler_, 1, [FLAT])
 
 
+def test_a_file_that_is_no_program_is_named(waddler_, monkeypatch, tmp_path):
+    program = tmp_path / "python"
+    program.write_bytes(b"not a program")
+    program.chmod(0o755)
+    monkeypatch.setenv(isaacgym_bridge.PYTHON, str(program))
+    with pytest.raises(InputError, match="cannot be run"):
+        make_backend("isaacgym", waddler_, 1, [FLAT])
+
+
 def test_another_version_of_the_bridge_is_refused(waddler_, monkeypatch):
     monkeypatch.setattr(isaacgym_bridge, "PROTOCOL", layout.PROTOCOL + 1)
     with quick(), pytest.raises(SimulatorLostError, match="one version of the project"):
@@ -397,6 +407,7 @@ def test_the_stand_in_refuses_what_would_do_harm(tmp_path):
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=60,

@@ -12,7 +12,7 @@ class Engine:
     def __init__(self, asset, drives, boxes, mesh_friction, params, self_collision, start):
         self.model = build(asset, drives, boxes, mesh_friction, params, self_collision)
         self.data = mujoco.MjData(self.model)
-        self.substeps, self.limit = params.substeps, asset.options.max_angular_velocity
+        self.substeps = params.substeps
         model, n = self.model, len(start)
         self.num_bodies = len(asset.bodies)
         self.com = model.body_ipos[1].copy()
@@ -41,7 +41,7 @@ class Engine:
             mujoco.mj_comPos(model, data)
             mujoco.mj_comVel(model, data)
             self._bodies(i)
-            self.qpos[i], self.qvel[i] = data.qpos, np.clip(data.qvel, -1e6, 1e6)
+            self.qpos[i], self.qvel[i] = data.qpos, data.qvel
             self.warm[i] = data.qacc_warmstart
 
     def _contacts(self, i):

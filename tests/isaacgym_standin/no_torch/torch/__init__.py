@@ -40,6 +40,9 @@ class Tensor:
         self.array[...] = other.array
         return self
 
+    def t(self):
+        return Tensor(self.array.T)
+
     def abs(self):
         return Tensor(np.abs(self.array))
 
