@@ -7,6 +7,7 @@ import os
 import platform
 from pathlib import Path
 
+from envs.sims.registry import BACKENDS, missing
 from parc_ray.data.importers.pipeline import holds_motions
 from parc_ray.errors import InputError
 from parc_ray.loop import CONFIG_FILE
@@ -49,6 +50,7 @@ def run(argv: list[str]) -> None:
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "gpus": _gpus(),
+        "simulators": {name: missing(name) for name in BACKENDS},
     }
     stages = progress(*open_run(options.path)) if options.path else {}
     if options.path:
@@ -61,6 +63,8 @@ def run(argv: list[str]) -> None:
     print(f"{'system':<10} {facts['system']}")
     print(f"{'cores':<10} {facts['cores']}")
     print(f"{'gpus':<10} {', '.join(_gpus()) or 'none'}")
+    for name in BACKENDS:
+        print(f"{'simulator':<10} {name}: {missing(name) or 'runs here'}")
     for label, state in stages.items():
         print(f"{label:<26} {state}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from envs.sims import mujoco_warp
 from envs.sims.base import SimConfig
-from envs.sims.registry import make_backend, missing
+from envs.sims.registry import BACKENDS, make_backend, missing
+from parc_ray import cli
 from parc_ray.character.character import load_character
 from parc_ray.errors import InputError
 from parc_ray.terrain.heightfield import Heightfield
@@ -132,3 +134,19 @@ def test_missing_packages_are_named(stool, monkeypatch):
     with pytest.raises(InputError, match=want):
         opened(stool, 1)
     assert "mujoco_warp_of_tomorrow" in (missing("mujoco_warp") or "")
+
+
+def test_info_says_which_simulators_run_here(monkeypatch, capsys):
+    def told(*words: str) -> str:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["info", *words])
+        assert caught.value.code == 0
+        return capsys.readouterr().out
+
+    assert "simulator  mujoco_warp: runs here" in told()
+    monkeypatch.setattr(mujoco_warp, "_PACKAGES", ("warp_of_tomorrow",))
+    assert "simulator  mujoco_warp: package warp_of_tomorrow is not installed; run: pip" in told()
+    found = json.loads(told("--json"))["simulators"]
+    assert set(found) == set(BACKENDS)
+    assert found["mujoco_cpu"] is None
+    assert "warp_of_tomorrow" in found["mujoco_warp"]
