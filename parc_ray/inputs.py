@@ -49,8 +49,8 @@ def check_inputs(
         force: whether finished stages may be run again.
 
     Raises:
-        InputError: unknown character or simulator, an earlier stage that is missing, or initial
-            data that cannot be used.
+        InputError: unknown character or simulator, one that cannot run, an earlier stage that is
+            missing, or initial data that cannot be used.
     """
     coming: set[str] = set()
     for stage in stages:
@@ -160,11 +160,16 @@ def _require_intact(context: StageContext, label: str, artifact: Artifact) -> No
 
 
 def _check_names(config: ParcConfig) -> None:
-    """Refuse a character or a simulator that does not exist."""
-    from envs.sims.registry import BACKENDS
+    """Refuse a character or a simulator that does not exist or cannot run here."""
+    from envs.sims.registry import BACKENDS, missing
+    from parc_ray.cluster import find_address
     from parc_ray.config_io import unknown_name
 
     load_character(config.character)
-    if config.simulator not in BACKENDS:
-        name = config.simulator
+    name = config.simulator
+    if name not in BACKENDS:
         raise InputError(unknown_name(f"--simulator {name}", name, BACKENDS, "simulator"))
+    # On a cluster it is the workers that must be able to run it, not this machine.
+    lack = missing(name) if find_address(config.resources) == "local" else None
+    if lack is not None:
+        raise InputError(f"--simulator {name}: {lack}")

@@ -272,12 +272,17 @@ def test_the_sample_without_cache_and_network(tmp_path, monkeypatch, capsys):
         (["--character", "human"], ("'human' is unknown", "humanoid")),
         (["--character", "nowhere.xml"], ("nowhere.xml", "no such file")),
         (["--simulator", "mujoco_cpus"], ("mujoco_cpus", "did you mean 'mujoco_cpu'?")),
+        (
+            ["--simulator", "isaacgym", "--resources.address", "local"],
+            ("--simulator isaacgym: PARC_ISAACGYM_PYTHON is not set", "docs/isaacgym.md"),
+        ),
         (["--config", "nowhere.yaml"], ("--config", "nowhere.yaml", "YAML")),
         (["stray"], ("stray", "unexpected word")),
     ],
 )
 def test_words_that_do_not_fit(words, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sample_data, "fetch_wheel", lambda cache=None: Path("unused"))
+    monkeypatch.delenv("PARC_ISAACGYM_PYTHON", raising=False)
     line = mistake(capsys, "run", *words, "--storage", str(tmp_path / "runs"))
     for word in expected:
         assert word in line, (word, line)
