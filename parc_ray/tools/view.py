@@ -58,9 +58,12 @@ def run(argv: list[str]) -> None:
     port = free_port(options.host, options.port)
     page = open_page(session, options.host, port, studio, options.out, why=options.why)
     print(f"{options.source}: {len(catalog.entries)} clips, at http://localhost:{port}")
-    print(f"from another machine: {ssh_line(port)}, then open the same address there; Ctrl-C ends")
+    print(f"from another machine: {ssh_line(port)}, then open the same address there")
+    print("Ctrl-C ends", flush=True)
     try:
         threading.Event().wait()
+    except KeyboardInterrupt:
+        print("closed")
     finally:
         page.close()
 

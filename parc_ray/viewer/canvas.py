@@ -63,6 +63,7 @@ class Canvas:
         """
         self._clear()
         api = self.server.scene
+        apart = sum(figure.terrain_shown for figure in scene.figures) > 1
         if ground is not None:
             self._add_ground("edited", ground, np.zeros(3))
         for number, figure in enumerate(scene.figures):
@@ -71,7 +72,7 @@ class Canvas:
             nodes = figure.poses.clip.path_nodes
             if self.show_path and nodes is not None and (figure.terrain_shown or number == 0):
                 self.draw_path(f"{number}", nodes.numpy() + figure.offset, self._fixed)
-            if len(scene.figures) > 1 and figure.terrain_shown and figure.title:
+            if apart and figure.title:
                 self._titles[number] = api.add_label(f"/title/{number}", figure.title)
         for name, points in (paths or {}).items():
             if len(points):

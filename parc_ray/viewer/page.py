@@ -99,11 +99,15 @@ class Page:
             with self.lock:
                 yield
         except Exception as error:
-            mendable = find_input_error(error)
-            if mendable is None:
-                _LOG.exception("the page could not do what was asked")
-                mendable = InputError(f"{type(error).__name__}: {error}; the log says more")
-            self.say("Not possible", str(mendable), client, "red")
+            self.complain(error, client)
+
+    def complain(self, error: Exception, client: viser.ClientHandle | None = None) -> None:
+        """Say an error on the page; what is no mistake of the user's is logged besides."""
+        mendable = find_input_error(error)
+        if mendable is None:
+            _LOG.error("the page could not do what was asked", exc_info=error)
+            mendable = InputError(f"{type(error).__name__}: {error}; the log says more")
+        self.say("Not possible", str(mendable), client, "red")
 
     def say(
         self, title: str, text: str, client: viser.ClientHandle | None = None, colour: Any = "green"

@@ -44,7 +44,7 @@ class Tried:
     """A motion that a tracker followed in simulation.
 
     Attributes:
-        clip: what was simulated, up to and with the failing step.
+        clip: what was simulated, up to and with the failing step, in the source's frame.
         reason: rule that ended it, "" if it was completed.
         failed_frame: frame of the source at which it ended, or None.
         steps: control steps survived of ``wanted``.
@@ -233,6 +233,16 @@ class Studio:
             config=RecordConfig(),
             hashes={"tracker": policy.digest},
             notes=f"frames 0 to {last} of {wanted + 1} of {clip.clip_id}, tried in the viewer",
+        )
+        assert made.replay is not None
+        offset = made.replay.offset
+        # In the frame of the source, which is the simulated one, so that both lie on one ground.
+        made = replace(
+            made,
+            frames=replace(made.frames, root_pos=simulation.states.root_pos.clone()),
+            terrain=made.terrain.translated(-offset),
+            path_nodes=None if clip.path_nodes is None else clip.path_nodes.clone(),
+            replay=replace(made.replay, offset=torch.zeros_like(offset)),
         )
         return Tried(
             clip=made,

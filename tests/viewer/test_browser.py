@@ -155,6 +155,20 @@ def test_lineage_is_followed(user):
     user.until(lambda: session.key == "set/walk", "its source")
 
 
+def test_clips_are_chosen_and_filtered(user):
+    session = user.page.session
+    user.choose("Clip", "set/flat")
+    user.until(lambda: session.key == "set/flat", "the chosen clip")
+    user.tab.get_by_text("Filter and sort").first.click()
+    user.choose("Made by", "tracker")
+    user.until(lambda: session.filter.maker == "tracker", "the filter")
+    assert [entry.clip_id for entry in session.listed()] == ["walk_tracked"]
+    user.tab.get_by_text("1 of 3 clips").first.wait_for()
+    user.choose("Made by", "any")
+    user.until(lambda: len(session.listed()) == 3, "all clips")
+    assert session.key == "set/flat"
+
+
 def test_a_terrain_is_edited_a_motion_generated_and_saved(user, humanoid):
     """Clicks go through the browser's own ray to the ground; what lies there is changed."""
     user.open("Edit")

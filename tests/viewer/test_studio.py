@@ -99,6 +99,10 @@ def test_a_motion_is_tracked_until_it_fails(studio, humanoid):
     assert tried.reason in ("body", "root_pos", "root_rot")
     assert tried.failed_frame == tried.steps + 1
     assert tried.clip.num_frames == tried.steps + 2  # the start, the steps, and the failing one
+    start = (tried.clip.frames.root_pos[0] - clip.frames.root_pos[0]).norm()
+    assert start < 0.01 + studio.config.tracking.sampling.max_lift_m
+    xy = tried.clip.frames.root_pos[:, :2]
+    assert torch.equal(tried.clip.terrain.height_at(xy), clip.terrain.height_at(xy))
     curve = error_curve(clip, tried.clip, humanoid, studio.config.tracking)
     rules = studio.config.tracking.termination
     beyond = (curve.bodies > curve.limits).any(-1)

@@ -49,33 +49,28 @@ class ClipsPanel:
                 self.figures = gui.add_markdown("")
         self._keys: dict[str, str] = {}
         self._links: dict[int, str] = {}
-        self._busy = False
         self._bind()
         page.listeners.append(self.refresh)
         self.refresh()
 
     def refresh(self) -> None:
         """Show the session's list and clip."""
-        self._busy = True
-        try:
-            self._refresh_choices()
-            listed = self.page.session.listed()
-            entries = listed[:_MOST_LISTED]
-            self._keys = {entry.key: entry.key for entry in entries}
-            key = self.page.session.key
-            options = tuple(self._keys) or (_NONE,)
-            if key and key not in self._keys:
-                options = (key, *options)
-            if tuple(self.clip.options) != options:
-                self.clip.options = options
-            if key and self.clip.value != key:
-                self.clip.value = key
-            total = len(self.page.session.catalog.entries)
-            more = f", the first {_MOST_LISTED} listed" if len(listed) > _MOST_LISTED else ""
-            self.count.content = f"**{len(listed)}** of {total} clips{more}"
-            self._refresh_facts()
-        finally:
-            self._busy = False
+        self._refresh_choices()
+        listed = self.page.session.listed()
+        entries = listed[:_MOST_LISTED]
+        self._keys = {entry.key: entry.key for entry in entries}
+        key = self.page.session.key
+        options = tuple(self._keys) or (_NONE,)
+        if key and key not in self._keys:
+            options = (key, *options)
+        if tuple(self.clip.options) != options:
+            self.clip.options = options
+        if key and self.clip.value != key:
+            self.clip.value = key
+        total = len(self.page.session.catalog.entries)
+        more = f", the first {_MOST_LISTED} listed" if len(listed) > _MOST_LISTED else ""
+        self.count.content = f"**{len(listed)}** of {total} clips{more}"
+        self._refresh_facts()
 
     def _refresh_choices(self) -> None:
         known = choices(self.page.session.catalog.entries.values())
@@ -124,8 +119,8 @@ class ClipsPanel:
         page = self.page
 
         @self.clip.on_update
-        def _(_: Any) -> None:
-            if not self._busy and self.clip.value in self._keys:
+        def _(event: Any) -> None:
+            if event.client is not None and self.clip.value in self._keys:
                 self._select(self.clip.value)
 
         @self.walk.on_click
@@ -158,15 +153,15 @@ class ClipsPanel:
             self.sort,
             self.descending,
         ):
-            handle.on_update(lambda _: self._filter())
+            handle.on_update(self._filter)
 
     def _select(self, key: str) -> None:
         with self.page.trying():
             self.page.session.select(key)
             self.page.show_figures()
 
-    def _filter(self) -> None:
-        if self._busy:
+    def _filter(self, event: Any) -> None:
+        if event.client is None:  # options that changed, not the user
             return
         with self.page.trying():
             self.page.session.filter = ClipFilter(

@@ -144,6 +144,8 @@ class DrivePanel:
                     figure.poses = _poses(frames, drive, self.studio)
                     figure._colours.clear()
                 self.page.redraw()
+            else:  # other clips were chosen meanwhile
+                self._stop.set()
 
     def _tell(self, drive: LiveDrive, rate: float) -> None:
         fps, rates = drive.generator.fps, drive.rates

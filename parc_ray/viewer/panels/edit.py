@@ -112,6 +112,7 @@ class EditPanel:
             length = f", path of {float(steps.norm(dim=-1).sum()):.1f} m"
         x, y = editor.terrain.shape
         self.state.content = f"{x} x {y} cells, {count} way-points{length}"
+        self.page.canvas.watch_ground(self.click)
         self.page.ground = editor.terrain
         self.page.paths = dict(self.bench.paths())
         self.page.changed()
@@ -186,8 +187,9 @@ class EditPanel:
         with self.page.trying():
             make()
             self.page.session.clock.playing = False
-            self.page.canvas.watch_ground(self.click)
             self._names = {}
+            self.chosen.options = ("(none)",)
+            self.scores.content = ""
             self.refresh()
             self.page.look_at_figures()
 
@@ -206,8 +208,8 @@ class EditPanel:
         note = event.client.add_notification(title, "this takes some seconds", loading=True)
         try:
             work()
-        except InputError as error:
-            self.page.say("Not possible", str(error), event.client, "red")
+        except Exception as error:
+            self.page.complain(error, event.client)
         finally:
             note.remove()
             self._busy.release()
