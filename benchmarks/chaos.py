@@ -72,7 +72,8 @@ def torment(work: Path, options: argparse.Namespace) -> tuple[Counter[str], int]
                 driver.wait(pause)
             except subprocess.TimeoutExpired:
                 family |= {pid: _start(pid) for pid in _common._tree(driver.pid)}
-                if sum(killed.values()) < options.kills:
+                at_work = any(_common._name(pid).startswith("ray::") for pid in family)
+                if at_work and sum(killed.values()) < options.kills:
                     killed[_kill_one(driver.pid, dice)] += 1
         driver.kill()
         code = driver.wait()
@@ -85,15 +86,18 @@ def torment(work: Path, options: argparse.Namespace) -> tuple[Counter[str], int]
 
 
 def _kill_one(driver: int, dice: random.Random) -> str:
-    """Kill a process of the driver's family; its name."""
-    victims = sorted(_common._tree(driver))
-    victim = dice.choice(victims)
-    name = "driver" if victim == driver else _common._name(victim)
+    """Kill a process of the driver's family, every kind of them as likely; its kind."""
+    kinds: dict[str, list[int]] = {}
+    for pid in sorted(_common._tree(driver)):
+        kind = _common._name(pid).partition("::")[0]
+        kinds.setdefault("driver" if pid == driver else kind, []).append(pid)
+    name = dice.choice(sorted(kinds))
+    victim = dice.choice(kinds[name])
     try:
         os.kill(victim, signal.SIGKILL)
     except ProcessLookupError:
         return "gone already"
-    return name.partition("::")[0] if "::" in name else name
+    return name
 
 
 def _start(pid: int) -> str:
