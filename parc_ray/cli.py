@@ -116,6 +116,11 @@ def stage_command(name: str, argv: list[str]) -> None:
     Raises:
         InputError: the run has no such stage in that iteration.
     """
+    if name == "generate" and any(word.split("=")[0] == "--from" for word in argv):
+        from parc_ray.tools.generate_from import run as generate_from
+
+        generate_from(argv)
+        return
     from parc_ray.arguments import parse_run
     from parc_ray.console import setup_logging
     from parc_ray.loop import run_stages

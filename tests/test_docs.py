@@ -126,11 +126,13 @@ def test_every_example_is_understood(page, command, tmp_path, monkeypatch):
         with pytest.raises(SystemExit) as caught:
             cli.main([name, *words])
         assert caught.value.code == 0
-    elif name in TOOLS and not (name in ("evaluate", "record") and words[0].startswith("-")):
-        module = "import_data" if name == "import" else name.replace("-", "_")
-        parser = importlib.import_module(f"parc_ray.tools.{module}").arguments()
+    elif (name in TOOLS and not (name in ("evaluate", "record") and words[0].startswith("-"))) or (
+        "--from" in words
+    ):
+        module = {"import": "import_data", "generate": "generate_from"}.get(name, name)
+        parser = importlib.import_module(f"parc_ray.tools.{module.replace('-', '_')}").arguments()
         _, rest = parser.parse_known_args(words)
-        assert name in ("optimize", "sweep") or not rest
+        assert name in ("optimize", "sweep", "generate") or not rest
         override(get_recipe("quick"), rest)
     else:
         config, options = parse_run("parc", words, stage=name != "run")

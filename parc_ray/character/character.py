@@ -91,6 +91,16 @@ def load_character(name_or_path: str | Path = "humanoid") -> Character:
     Raises:
         InputError: where a file is missing or says something that is not understood.
     """
+    return _load(_find(name_or_path))
+
+
+def character_files(name_or_path: str | Path = "humanoid") -> tuple[bytes, bytes]:
+    """Content of a character's MJCF and YAML; arguments and errors as :func:`load_character`."""
+    path = _find(name_or_path)
+    return path.read_bytes(), path.with_suffix(".yaml").read_bytes()
+
+
+def _find(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if path.suffix != ".xml":
         path = _ASSETS / f"{name_or_path}.xml"
@@ -103,7 +113,7 @@ def load_character(name_or_path: str | Path = "humanoid") -> Character:
     for file in (path, path.with_suffix(".yaml")):
         if not file.is_file():
             raise InputError(f"{file}: no such file; a character is an .xml and a .yaml beside it")
-    return _load(path.resolve())
+    return path.resolve()
 
 
 @lru_cache(maxsize=16)

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from parc_ray.errors import InputError
 from parc_ray.terrain.heightfield import Heightfield
-
-Rectangle = tuple[int, int, int, int, float]
-"""(i0, i1, j0, j1, height): cells i0 <= i < i1 and j0 <= j < j1, all of one height in metres."""
+from parc_ray.terrain.rectangles import Rectangle, merge_rectangles
 
 
 def merge_boxes(heights: Tensor, *, tolerance: float = 1e-4) -> list[Rectangle]:
@@ -30,31 +28,7 @@ def merge_boxes(heights: Tensor, *, tolerance: float = 1e-4) -> list[Rectangle]:
     Returns:
         Rectangles that together cover each cell exactly once.
     """
-    values = heights.detach().cpu().numpy().astype(np.float64)
-    keys = np.round(values / tolerance).astype(np.int64)
-    free = np.ones(keys.shape, dtype=bool)
-    rectangles: list[Rectangle] = []
-    for i, j in np.ndindex(*keys.shape):
-        if not free[i, j]:
-            continue
-        usable = free & (keys == keys[i, j])
-        rows, cols = max(
-            _grow(usable[i:, j:]),
-            _grow(usable[i:, j:].T)[::-1],
-            key=lambda shape: shape[0] * shape[1],
-        )
-        free[i : i + rows, j : j + cols] = False
-        rectangles.append((i, i + rows, j, j + cols, float(values[i, j])))
-    return rectangles
-
-
-def _grow(usable: np.ndarray) -> tuple[int, int]:
-    """Rows and columns of the rectangle at the corner: as wide as can be, then as long."""
-    first = usable[0]
-    cols = int(first.argmin()) if not first.all() else first.size
-    full = usable[:, :cols].all(axis=1)
-    rows = int(full.argmin()) if not full.all() else full.size
-    return rows, cols
+    return merge_rectangles(heights.detach().cpu().numpy().astype(np.float64), tolerance)
 
 
 def boxes_to_world(

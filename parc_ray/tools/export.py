@@ -1,27 +1,31 @@
-"""``parc export``: clips of a data set as files that other programs read."""
+"""``parc export``: clips of a data set as files of other programs, models of a run as a bundle."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
-from parc_ray.character.character import load_character
+from parc_ray.character.character import character_files, load_character
 from parc_ray.data.exporters import EXPORTERS, file_name
 from parc_ray.data.manifest import FILE_NAME, Manifest, Part, open_dataset
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import iter_parts, write_part
 from parc_ray.errors import InputError
+from parc_ray.loop import CONFIG_FILE
 from parc_ray.motion.clip import MotionClip, validate_clip
 from parc_ray.tools.base import OneLineParser, name_of, require_target
+from parc_ray.tools.runs import open_run
 
 PARQUET = "parquet"
 
 
 def run(argv: list[str]) -> None:
-    """``parc export DATASET --format parc|parquet|csv|npz --out DIR [--clip ID ...]``.
+    """``parc export DATASET|RUN [--format FORMAT] --out DIR [--clip ID ...]``.
 
     Clips are read and written part by part, so that memory does not grow with the data set.
 
@@ -30,6 +34,16 @@ def run(argv: list[str]) -> None:
             empty or cannot be written.
     """
     options = arguments().parse_args(argv)
+    if Storage.from_uri(options.dataset).exists(CONFIG_FILE):
+        export_run(options)
+        return
+    if options.format is None:
+        raise InputError(
+            f"--format: missing; {', '.join([*EXPORTERS, PARQUET])} is needed for a data set; "
+            "only a run directory goes without"
+        )
+    if options.iteration is not None:
+        raise InputError("--iteration: is for a run directory; drop it")
     character = load_character(options.character)
     root, manifest = open_dataset(options.dataset)
     manifest.check_character(character.digest, options.dataset)
@@ -72,18 +86,44 @@ def arguments() -> OneLineParser:
     """The command's options."""
     parser = OneLineParser(
         prog="parc export",
-        description="Write the clips of a data set as files: parc (the published tools' pickle), "
-        "csv, npz, or parquet (a data set of its own).",
+        description="Write the clips of a data set as files of other programs, or as parquet, a "
+        "data set of its own; or bundle the models of a run, with its character and normalisers, "
+        "into a directory or .zip for the runner, other programs and parc generate --from.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("dataset", metavar="DATASET", help="directory of a data set, or its manifest")
-    add("--out", metavar="DIR", required=True, help="new or empty directory")
-    add("--format", choices=[*EXPORTERS, PARQUET], required=True, help="of the files")
+    add("dataset", metavar="DATASET|RUN", help="a data set, its manifest, or a run directory")
+    add("--out", metavar="DIR", required=True, help="new or empty directory; of a run also a .zip")
+    add("--format", choices=[*EXPORTERS, PARQUET], help="of a data set's files")
+    add("--iteration", type=int, metavar="K", help="models of a run up to this one (all)")
     add("--clip", metavar="ID", nargs="+", help="only these clips (default: all)")
     add("--name", help="name of the data set, for parquet (default: that of the directory)")
     add("--character", default="humanoid", help="humanoid, or an .xml with its .yaml beside it")
     return parser
+
+
+def export_run(options: argparse.Namespace) -> None:
+    """The models of a run as a bundle.
+
+    Raises:
+        InputError: an option that is for data sets, no finished model, or a target that exists.
+    """
+    from parc_ray.deploy.bundle import bundle_files, trained_models, write_bundle
+
+    for name in ("format", "clip", "name"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name}: does not apply to a run directory; drop it")
+    out = Path(options.out)
+    if out.exists():
+        raise InputError(f"--out: {out} exists; a bundle is never written over; name another place")
+    run_storage, config = open_run(options.dataset)
+    models = trained_models(run_storage, config, options.iteration)
+    character = load_character(config.character)
+    files = bundle_files(config, character, character_files(config.character), models)
+    write_bundle(files, out)
+    size = sum(len(data) for data in files.values()) / 2**20
+    made = ", ".join(f"{name} of {label}" for name, label in sorted(models.labels.items()))
+    print(f"{out}: {made}; {len(files)} files, {size:.1f} MiB")
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class Ground:
         draw = ImageDraw.Draw(image)
         seen = (self.corners[chosen] - eye) @ view.axes.T
         deep: NDArray = seen[..., 2]
-        whole: NDArray = (deep > NEAR_M).all(axis=1)
+        whole = deep.min(axis=1) > NEAR_M
         off = (deep <= NEAR_M).all(axis=1)
         for axis in (0, 1):
             edge = deep * (size[axis] / 2 / focal)
