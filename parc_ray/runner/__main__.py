@@ -23,12 +23,13 @@ def main(argv: list[str] | None = None) -> int:
         for path in options.clips:
             done = tracker.track(tracker.read(path))
             end = "completed" if done.completed else f"failed ({done.reason})"
-            print(f"{path}: {end}, {done.steps} of {done.of} steps, {done.body_error_m:.3f} m off")
+            off = f"{done.body_error_m:.3f} m off"
+            sys.stdout.write(f"{path}: {end}, {done.steps} of {done.of} steps, {off}\n")
             if options.out is not None:
                 Path(options.out).mkdir(parents=True, exist_ok=True)
                 done.save(Path(options.out) / Path(path).name)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 2
     return 0
 

@@ -90,7 +90,7 @@ class Bundle:
         if TRACKER not in files:
             raise InputError(f"{path}: holds no tracker; export a run that has trained one")
         sheet = json.loads(files[SHEET])
-        with np.load(io.BytesIO(files[CHARACTER]), allow_pickle=False) as data:
+        with np.load(io.BytesIO(files[CHARACTER])) as data:
             arrays = {key: data[key] for key in data.files}
         names, kinds = (tuple(sheet["character"][k]) for k in ("bodies", "kinds"))
         return cls(

@@ -89,7 +89,7 @@ def read_clip(path: str | Path, body: Body) -> Clip:
         InputError: no such file, another content, or another character.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(path) as file:
             data = {key: file[key] for key in file.files}
     except (OSError, ValueError) as error:
         raise InputError(

@@ -18,7 +18,7 @@ from parc_ray.terrain.heightfield import Heightfield
 
 Colour = tuple[int, int, int]
 PALETTE: tuple[Colour, ...] = (
-    (209, 73, 91),
+    (209, 73, 92),
     (0, 121, 140),
     (237, 174, 73),
     (102, 84, 158),
