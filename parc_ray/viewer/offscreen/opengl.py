@@ -6,6 +6,7 @@ versions can stand in one picture.
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from parc_ray.viewer.offscreen.scene import Colour, Shapes
 
 LIBRARIES = ("egl", "osmesa")
 _VARIABLE = "MUJOCO_GL"
+_CONTEXT = "mujoco.rendering.classic.gl_context"
 _MAX_SHAPES = 20_000
 _SKIRT_M = 0.6
 _SOIL = (0.80, 0.73, 0.58, 1.0)
@@ -90,17 +92,13 @@ def find_library(timeout_s: float = 60.0) -> Library | None:
 
 
 def use_library(name: str) -> None:
-    """Choose the graphics library of this process.
-
-    Raises:
-        InputError: MuJoCo was loaded with another one.
-    """
-    if "mujoco" in sys.modules and os.environ.get(_VARIABLE) != name:
-        raise InputError(
-            f"--renderer: MuJoCo is loaded already and cannot change to {name}; start with "
-            f"{_VARIABLE}={name} in the environment, or take --renderer software"
-        )
+    """Choose the graphics library of this process, also where MuJoCo is loaded already."""
+    if os.environ.get(_VARIABLE) == name:
+        return
     os.environ[_VARIABLE] = name
+    loaded = sys.modules.get(_CONTEXT)
+    if loaded is not None:  # it looks at the environment once, when it is imported
+        importlib.reload(loaded)
 
 
 class OpenGLRenderer:
