@@ -28,8 +28,8 @@ def run(argv: list[str]) -> None:
     Serves until it is interrupted.
 
     Raises:
-        InputError: nothing to be looked at there, an unknown clip, an address that is taken, or
-            a viewer that is not installed.
+        InputError: nothing to be looked at there, an unknown clip (also of ``--why``), an address
+            that is taken, or a viewer that is not installed.
     """
     options = arguments().parse_args(argv)
     setup_logging("WARNING")
@@ -37,11 +37,12 @@ def run(argv: list[str]) -> None:
     character = load_character(options.character or config.character)
     catalog = open_catalog(options.source, character)
     session = Session(catalog=catalog)
-    if options.why is not None and options.text:
+    if options.why is not None:
         told = explain(catalog, options.why, config.tracking)
-        print("\n".join([told.clip_id, *told.lines]))
-        return
-    if options.text:
+        if options.text:
+            print("\n".join([told.clip_id, *told.lines]))
+            return
+    elif options.text:
         raise InputError("--text: belongs to --why; give --why CLIP too")
     first = options.clip or options.why
     if first is None:
@@ -57,6 +58,7 @@ def run(argv: list[str]) -> None:
     )
     port = free_port(options.host, options.port)
     page = open_page(session, options.host, port, studio, options.out, why=options.why)
+    port = page.server.get_port()  # another one where it was taken meanwhile
     print(f"{options.source}: {len(catalog.entries)} clips, at http://localhost:{port}")
     print(f"from another machine: {ssh_line(port)}, then open the same address there")
     print("Ctrl-C ends", flush=True)

@@ -207,6 +207,7 @@ def test_what_is_missing_is_told(studio, tmp_path):
         (["nowhere"], "nowhere"),
         (["RUN", "--clip", "nobody"], "clip 'nobody'"),
         (["RUN", "--text"], "--text: belongs to --why"),
+        (["RUN", "--why", "nosuch", "--port", "99999"], "clip 'nosuch'"),
         (["RUN", "--generator", "missing.pt"], "missing.pt does not exist"),
         (["RUN", "--port", "99999"], "--port 99999"),
         (["RUN", "--recipe", "none"], "--recipe"),
