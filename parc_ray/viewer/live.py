@@ -26,7 +26,6 @@ from parc_ray.terrain.heightfield import Heightfield, HeightfieldBatch
 from parc_ray.viewer.studio import Studio
 
 Key = Literal["forward", "back", "left", "right", "stop"]
-KEYS: tuple[Key, ...] = ("forward", "back", "left", "right", "stop")
 TURN_RAD = math.radians(20.0)
 _STEP = 0.25
 _CONTACT_N = 1.0

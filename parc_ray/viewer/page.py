@@ -39,7 +39,6 @@ class Page:
         listeners: called after another clip or comparison is shown.
         clocks: called a few times a second with the lock held; move what shows the time.
         tickers: called at every turn with the lock held and the seconds that went by.
-        drawn_hz: turns per second of late.
     """
 
     def __init__(self, session: Session, server: viser.ViserServer) -> None:
@@ -53,7 +52,6 @@ class Page:
         self.listeners: list[Callable[[], None]] = []
         self.clocks: list[Callable[[], None]] = []
         self.tickers: list[Callable[[float], None]] = []
-        self.drawn_hz = 0.0
         self._seen: NDArray[np.float64] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -165,7 +163,6 @@ class Page:
                         ticker(passed)
                     if self.session.clock.advance(passed):
                         self.redraw()
-                    self.drawn_hz += 0.1 * (1.0 / max(passed, 1e-3) - self.drawn_hz)
                     if now - shown > _GUI_S:
                         shown = now
                         for clock in self.clocks:

@@ -18,7 +18,6 @@ from parc_ray.character.character import Character
 from parc_ray.config import ParcConfig
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip, Provenance
-from parc_ray.motion.contacts import label_contacts
 from parc_ray.stages._trackers import make_factory
 from parc_ray.synthesis.assemble import candidate_clip, finish_clips
 from parc_ray.synthesis.legs import LongPath, plan_legs
@@ -251,11 +250,6 @@ class Studio:
             steps=steps,
             wanted=wanted,
         )
-
-    def label(self, clip: MotionClip) -> MotionClip:
-        """The clip with contact labels taken from distances."""
-        labels = label_contacts(self.character, clip.frames, clip.terrain)
-        return replace(clip, frames=replace(clip.frames, contacts=labels))
 
 
 def _run(
