@@ -110,7 +110,7 @@ def test_export_and_import_give_the_clip_again(kind, loop, tmp_path, character):
         assert_same(import_path(again, character)[0], clip, character)
 
 
-@pytest.mark.parametrize("kind", list(EXPORTERS))
+@pytest.mark.parametrize("kind", ["parc", "npz", "csv", "mimickit"])  # that are read back
 def test_any_rotation_survives(kind, tmp_path, character):
     """Root over the whole sphere, joints over their whole range (no clip that would be let in)."""
     rng = np.random.default_rng(5)

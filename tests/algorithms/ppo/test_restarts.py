@@ -137,8 +137,10 @@ def test_a_field_that_a_checkpoint_does_not_know_counts_as_its_default(counting,
     del values["encoders"], values["noise_memory"]
     state["run"]["fingerprint"]["config"] = json.dumps(values)
     from algorithms.ppo.checkpoint import save_state
+    from parc_ray.data.digests import write_digest
 
     save_state(path, state)
+    write_digest(path)
     result, seen = run(tmp_path, CONFIG.replace(samples=6 * 40))
     assert seen == [6]
     assert result.resumed_from == 5
