@@ -75,6 +75,12 @@ class IsaacGymBackend:
         """What this machine lacks to run it; None where a server can be tried."""
         return missing_interpreter()
 
+    @staticmethod
+    def wants_gpu(config: SimConfig) -> bool:
+        """Always: its server takes whatever GPU it is given."""
+        del config
+        return True
+
     def load_terrains(self, terrains: Sequence[Heightfield]) -> None:
         """Lay the terrains out and start a server; environments begin on the first, in the air."""
         self.close()

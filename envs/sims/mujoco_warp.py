@@ -74,6 +74,11 @@ class MujocoWarpBackend:
             return None
         return f"package {lacking[0]} is not installed; run: pip install 'parc-ray[warp]'"
 
+    @staticmethod
+    def wants_gpu(config: SimConfig) -> bool:
+        """Whether the device is left to what there is, which should be a GPU."""
+        return config.device == "auto"
+
     def load_terrains(self, terrains: Sequence[Heightfield]) -> None:
         """Compile the model; environments start on the first terrain, at rest at the origin."""
         extension = self.config.terrain_extension_m
@@ -196,7 +201,7 @@ class MujocoWarpBackend:
 
     def close(self) -> None:
         """Release the arrays."""
-        del self._worlds
+        self.__dict__.pop("_worlds", None)
 
     def _arrays(self) -> dict[str, Tensor]:
         """Everything that decides the future of an environment: one row each."""

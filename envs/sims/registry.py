@@ -58,3 +58,12 @@ def missing(name: str) -> str | None:
         return f"simulator '{name}' is unknown; use one of {', '.join(BACKENDS)}"
     look = getattr(BACKENDS[name], "missing", None)
     return look() if look is not None else None
+
+
+def wants_gpu(name: str, config: SimConfig) -> bool:
+    """Whether backend ``name`` with these settings is meant to simulate on a GPU.
+
+    Backends for GPUs say so in a static method ``wants_gpu(config)`` of their class.
+    """
+    ask = getattr(BACKENDS[name], "wants_gpu", None)
+    return ask is not None and ask(config)

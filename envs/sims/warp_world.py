@@ -17,6 +17,7 @@ import mujoco_warp as mjw
 import warp as wp
 from torch import Tensor
 
+from envs.sims.devices import assigned_gpu
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class Capacity:
 def pick_device(name: str) -> str:
     """Warp's name of the device that ``sim.device`` means.
 
+    ``auto`` never takes a GPU that Ray did not give to this worker.
+
     Raises:
         InputError: no such device here.
     """
@@ -73,7 +76,14 @@ def pick_device(name: str) -> str:
     wp.init()
     have = [str(device) for device in wp.get_devices()]
     if name == "auto":
-        return "cuda:0" if "cuda:0" in have else "cpu"
+        # Ray shows a worker only its own GPUs where it gave it some: the first is the one.
+        free = "cuda:0" in have and assigned_gpu() != ""
+        if not free:
+            logger.warning(
+                "mujoco_warp: %s and simulates on the CPU, which is slow",
+                "got no GPU from Ray" if "cuda:0" in have else "found no GPU",
+            )
+        return "cuda:0" if free else "cpu"
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in have:
         raise InputError(

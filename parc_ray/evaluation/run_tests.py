@@ -27,7 +27,7 @@ from parc_ray.evaluation.protocols import Protocol, set_digest
 from parc_ray.evaluation.tracker_test import TrackerTestWorker, tracker_items
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._datasets import item_parts, save_manifest
-from parc_ray.stages._trackers import read_policy
+from parc_ray.stages._trackers import read_policy, warn_of_cpu
 from parc_ray.stages.base import (
     Artifact,
     StageContext,
@@ -243,6 +243,7 @@ def _tracker_body(run: StageRun, plan: TestPlan) -> StageOutputs:
         "seed": evaluation.seed,
     }
     pool = resources.pool(resources.record_actors, place=resources.places.evaluate)
+    warn_of_cpu(run, pool.gpus, "--resources.places.evaluate.gpus")
     items = tracker_items(len(clips))
     label = f"{run.ctx.stage_path(run.name)} {plan.protocol.label}"
     results = run_items(run.dir, items, TrackerTestWorker, arguments, pool, label)

@@ -17,9 +17,10 @@ from parc_ray.config import ParcConfig
 from parc_ray.correction.config import TeacherConfig
 from parc_ray.correction.teacher import Demonstration, clone, demonstrated
 from parc_ray.motion.clip import MotionClip
+from parc_ray.stages._trackers import warn_of_cpu
 from parc_ray.stages.base import StageRun
 from parc_ray.stages.pool import WorkItem, run_items
-from parc_ray.stages.record import MpcWorker, outcomes_of, record_setup
+from parc_ray.stages.record import RECORD_GPUS, MpcWorker, outcomes_of, record_setup
 
 FILE = "teacher.pt"
 
@@ -67,6 +68,7 @@ def taught(
         for number, clip in enumerate(clips)
     ]
     pool = config.resources.recording_pool()
+    warn_of_cpu(run, pool.gpus, RECORD_GPUS)
     label = f"{run.ctx.stage_path(run.name)} teacher"
     results = run_items(run.dir, items, MpcWorker, {"setup": setup}, pool, label)
     outcomes = outcomes_of(run, results)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from algorithms.ppo.policy import MlpPolicy
 from envs.sims.base import BackendFactory, SimConfig
-from envs.sims.registry import backend_factory
+from envs.sims.registry import backend_factory, wants_gpu
 from envs.tracking.config import TrackingConfig
 from envs.tracking.rollouts import STANDARD_NOISE, EpisodeRunner, Episodes
 from envs.tracking.task import Noise
 from parc_ray.character.character import Character
+from parc_ray.config import ParcConfig
 from parc_ray.motion.clip import MotionClip
 from parc_ray.protocols import Policy
 from parc_ray.stages.base import StageRun
@@ -37,6 +38,26 @@ def read_policy(run: StageRun, name: str = "tracker") -> MlpPolicy:
 def make_factory(character: Character, sim: SimConfig, simulator: str) -> BackendFactory:
     """Makes simulators for recorders and tests."""
     return backend_factory(simulator, character, sim)
+
+
+def warn_of_cpu(run: StageRun, gpus: float, setting: str) -> None:
+    """Say in the driver that workers without a GPU will run a simulator that is made for one.
+
+    Args:
+        run: the stage whose workers simulate.
+        gpus: what each of them asks Ray for.
+        setting: what gives them more, as on the command line.
+    """
+    config: ParcConfig = run.ctx.config
+    if gpus > 0 or not wants_gpu(config.simulator, config.sim):
+        return
+    run.log.warning(
+        "[%s] its workers have no GPU, so that %s simulates on their CPUs, which is slow; give "
+        "each a share with %s",
+        run.ctx.stage_path(run.name),
+        config.simulator,
+        setting,
+    )
 
 
 def track_clips(

@@ -41,12 +41,14 @@ from parc_ray.data.manifest import Manifest
 from parc_ray.data.store import read_part
 from parc_ray.motion.clip import MotionClip
 from parc_ray.stages._datasets import read_input, save_manifest, write_clips
-from parc_ray.stages._trackers import make_factory, read_policy
+from parc_ray.stages._trackers import make_factory, read_policy, warn_of_cpu
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.pool import ItemOutput, ItemResult, WorkItem, run_items
 from parc_ray.stages.registry import StageSpec
 
 CLIPS_PER_TRACKER_ITEM = 32
+RECORD_GPUS = "--resources.places.record.gpus"
+"""Setting of the GPUs of each actor that corrects motions."""
 REFUSED = "refused.json"
 """Manifest of recordings that the gate refused."""
 
@@ -154,6 +156,7 @@ def body(run: StageRun) -> StageOutputs:
     correction = config.correction_for(run.ctx.iteration)
     clips = read_input(run, "motions", character)
     setup = record_setup(run, config, character, clips)
+    warn_of_cpu(run, config.resources.recording_pool().gpus, RECORD_GPUS)
     outcomes = {clip.clip_id: Outcome(source_id=clip.clip_id) for clip in clips}
     results: list[ItemResult] = []
     if "tracker" in run.inputs and correction.strategy != "mpc":

@@ -19,7 +19,7 @@ from parc_ray.stages._clip_board import ClipBoard
 from parc_ray.stages._curves import write_curve
 from parc_ray.stages._datasets import read_input, require_clips
 from parc_ray.stages._teacher import taught
-from parc_ray.stages._trackers import make_factory
+from parc_ray.stages._trackers import make_factory, warn_of_cpu
 from parc_ray.stages.base import StageOutputs, StageRun
 from parc_ray.stages.registry import StageSpec
 
@@ -98,6 +98,9 @@ def body(run: StageRun) -> StageOutputs:
         if iteration % PROGRESS_EVERY == 0:
             run.log.info("[%s] %s", run.ctx.stage_path(run.name), _line(iteration, metrics))
 
+    if tracker.placement != "local":
+        who = "runner" if tracker.placement == "split" else "learner"
+        warn_of_cpu(run, getattr(tracker, f"gpus_per_{who}"), f"--tracker.gpus_per_{who}")
     result = train_tracker(
         tracker,
         ENV_NAME,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,6 +127,51 @@ def test_a_device_that_is_not_there_is_named(stool):
         opened(stool, 1, device="cuda:97")
     with pytest.raises(InputError, match=r"sim\.device: 'gpu' is unknown"):
         SimConfig(device="gpu")
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(None, "cuda:0"), ([3], "cuda:0"), ([], "cpu")])
+def test_a_worker_takes_only_a_gpu_that_ray_gave_it(monkeypatch, caplog, gpus, device):
+    """Ray lets a worker without GPUs see them all; None: not a worker."""
+    from envs.sims import warp_world
+
+    monkeypatch.setattr(warp_world.wp, "get_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    fake = SimpleNamespace(
+        is_initialized=lambda: gpus is not None,
+        WORKER_MODE=1,
+        get_runtime_context=lambda: SimpleNamespace(worker=SimpleNamespace(mode=1)),
+        get_gpu_ids=lambda: gpus,
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    assert warp_world.pick_device("auto") == device
+    assert warp_world.pick_device("cuda:1") == "cuda:1"  # forced
+    assert ("got no GPU from Ray" in caplog.text) == (device == "cpu")
+
+
+@pytest.mark.parametrize(
+    ("simulator", "device", "gpus", "warned"),
+    [
+        ("mujoco_warp", "auto", 0.0, True),
+        ("isaacgym", "auto", 0.0, True),
+        ("mujoco_warp", "auto", 0.25, False),
+        ("mujoco_warp", "cpu", 0.0, False),
+        ("mujoco_cpu", "auto", 0.0, False),
+    ],
+)
+def test_the_driver_says_that_workers_have_no_gpu(caplog, simulator, device, gpus, warned):
+    from parc_ray.config import ParcConfig
+    from parc_ray.stages._trackers import warn_of_cpu
+
+    config = ParcConfig(simulator=simulator, sim=SimConfig(device=device))
+    context = SimpleNamespace(config=config, stage_path=lambda name: f"it_01/{name}")
+    run = SimpleNamespace(ctx=context, name="record", log=logging.getLogger("test_driver"))
+    warn_of_cpu(run, gpus, "--resources.places.record.gpus")
+    assert ("--resources.places.record.gpus" in caplog.text) == warned
+
+
+def test_closing_twice_is_no_error(stool):
+    sim = opened(stool, 1)
+    sim.close()
+    sim.close()
 
 
 def test_missing_packages_are_named(stool, monkeypatch):
