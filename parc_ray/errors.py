@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 
 class InputError(ValueError):
@@ -52,14 +53,21 @@ def find_input_error(error: BaseException) -> InputError | None:
 
 def find_cause(error: BaseException, kind: type[BaseException]) -> BaseException | None:
     """The first error of ``kind`` among an error and its causes, Ray's included."""
-    seen: set[int] = set()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
+    for at in causes(error):
         cause = getattr(at, "cause", None)
         if isinstance(cause, kind):
             return cause
         if isinstance(at, kind):
             return at
-        at = cause if isinstance(cause, BaseException) else at.__cause__
     return None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and its causes, Ray's included (what a worker raised), each once."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield at
+        cause = getattr(at, "cause", None)
+        at = cause if isinstance(cause, BaseException) else at.__cause__

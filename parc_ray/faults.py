@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from parc_ray.data.manifest import FILE_NAME, Manifest
 from parc_ray.data.storage import Storage
-from parc_ray.errors import InputError, find_input_error
+from parc_ray.errors import InputError, causes, find_input_error
 from parc_ray.plan import PlannedStage, Source
 from parc_ray.stages.base import DONE, StageContext, hash_path, read_result
 
 _IN_STAGE = re.compile(r"it_(\d+)/([a-z-]+)/")
-_WORKER_ERRORS = {  # of ray.exceptions, by name: finished runs never import Ray
+_LOST_SIMULATOR = re.compile(r"^parc_ray\.errors\.SimulatorLostError: ", re.MULTILINE)
+_WORKER_ERRORS = {  # by name, of ray.exceptions mostly: finished runs never import Ray
     "ActorDiedError",
     "ActorUnavailableError",
     "LocalRayletDiedError",
@@ -21,17 +22,28 @@ _WORKER_ERRORS = {  # of ray.exceptions, by name: finished runs never import Ray
     "OutOfMemoryError",
     "OwnerDiedError",
     "RayActorError",
+    "SimulatorLostError",
     "WorkerCrashedError",
     "WorkerGroupError",
 }
 
 
 def lost_worker(error: BaseException) -> bool:
-    """Whether an error means that an actor, worker or node died, not that the work is wrong."""
+    """Whether an error means that an actor, worker, node or simulator died, not that work is wrong.
+
+    Its causes count: what a worker raised comes wrapped, by Ray Data twice.
+    """
     if find_input_error(error) is not None:  # an actor that refuses its input dies as well
         return False
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & _WORKER_ERRORS)
+    return any(
+        kind.__name__ in _WORKER_ERRORS for at in causes(error) for kind in type(at).__mro__
+    ) or any(_tells_of_lost_simulator(at) for at in causes(error))
+
+
+def _tells_of_lost_simulator(error: BaseException) -> bool:
+    """Whether it is Ray's and has the traceback of one: Ray Data keeps of a cause only that."""
+    ray = type(error).__module__.partition(".")[0] == "ray"
+    return ray and _LOST_SIMULATOR.search(str(error)) is not None
 
 
 def damaged_sources(

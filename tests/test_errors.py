@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parc_ray.errors import InputError, find_input_error
+from parc_ray.errors import InputError, SimulatorLostError, find_input_error
 from parc_ray.faults import lost_worker
 
 SAID = "clip a.pkl: root_pos is wrong; finite numbers are allowed; repair the file"
@@ -25,6 +25,13 @@ class Broken:
 
     def __call__(self, batch):
         return batch
+
+
+class Losing:
+    """Its simulator is lost at work."""
+
+    def __call__(self, batch):
+        raise SimulatorLostError("the server is gone")
 
 
 class Breaking:
@@ -52,6 +59,16 @@ def test_plain_errors_and_chains():
     assert find_input_error(loop_of_two) is None
 
 
+def test_a_lost_simulator_is_a_lost_worker_also_behind_others():
+    lost = SimulatorLostError("the server (process 7) did not answer")
+    assert lost_worker(lost)
+    outer = RuntimeError("item mpc-00001")
+    outer.__cause__ = lost
+    assert lost_worker(outer)
+    outer.__cause__ = KeyError("mine")
+    assert not lost_worker(outer)
+
+
 @pytest.mark.slow
 def test_what_ray_workers_raise(ray_session):
     import ray
@@ -72,6 +89,9 @@ def test_what_ray_workers_raise(ray_session):
         assert type(caught.value) is not InputError
         assert str(find_input_error(caught.value)) == SAID
         assert not lost_worker(caught.value)
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        pool(Losing)
+    assert lost_worker(caught.value)
 
 
 def test_a_worker_that_was_really_lost(ray_session):
