@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from parc_ray import cluster
 from parc_ray.config import ParcConfig
 from parc_ray.console import setup_logging
-from parc_ray.faults import lost_worker
 from parc_ray.plan import PlannedStage
 from parc_ray.stages.base import StageContext, StageResult
 
@@ -46,32 +45,27 @@ class Hosted:
     """A stage that runs in a Ray task; a tracker's has the tracker's resources."""
 
     def __init__(self, function: StageFunction, context: StageContext, stage: PlannedStage) -> None:
-        """Start it.
+        """Start it; this process is connected to Ray.
 
         Args:
-            function: runs one stage to its end, its own retries included.
+            function: runs the stage once.
             context: of the stage; its storage must be mounted on the node, as for every worker.
             stage: which one.
         """
-        self._work = (function, context, stage)
-        self._retries = int(context.config.resources.stage_retries)
-        cluster.connect(context.config.resources)
         logger.info("[%s] runs in a process of its own", stage.label)
-        self._reference = self._submit()
+        self._reference = _submit(function, context, stage)
 
     def result(self) -> StageResult:
-        """Wait for it; it begins again, from what it had finished, when its node is lost."""
+        """Wait for it; whoever called for it also tries again when it was lost."""
         import ray
 
-        while True:
-            try:
-                return ray.get(self._reference)
-            except Exception as error:
-                if self._retries == 0 or not lost_worker(error):
-                    raise
-                self._retries -= 1
-                logger.warning("[%s] lost its process, trying again", self._work[2].label)
-                self._reference = self._submit()
+        return ray.get(self._reference)
+
+    def wait(self) -> None:
+        """Wait for its end, well or not."""
+        import ray
+
+        ray.wait([self._reference])
 
     def finished(self) -> bool:
         """Whether it has ended, well or not."""
@@ -86,20 +80,20 @@ class Hosted:
         if ray.is_initialized():
             ray.cancel(self._reference, force=True)
 
-    def _submit(self) -> ray.ObjectRef:
-        import ray
 
-        _, context, stage = self._work
-        config: ParcConfig = context.config
-        options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0}
-        if stage.name == "train-tracker":
-            options = {
-                "num_cpus": config.tracker.cpus_per_actor,
-                "num_gpus": config.tracker.gpus_per_learner,
-                "resources": config.resources.places.tracker.custom(),
-                "max_retries": 0,
-            }
-        return ray.remote(**options)(_hosted).remote(*self._work, os.getcwd())
+def _submit(function: StageFunction, context: StageContext, stage: PlannedStage) -> ray.ObjectRef:
+    import ray
+
+    config: ParcConfig = context.config
+    options: dict[str, Any] = {"num_cpus": 0}
+    if stage.name == "train-tracker":
+        options = {
+            "num_cpus": config.tracker.cpus_per_actor,
+            "num_gpus": config.tracker.gpus_per_learner,
+            "resources": config.resources.places.tracker.custom(),
+        }
+    task = ray.remote(**options, max_retries=0)(_hosted)
+    return task.remote(function, context, stage, os.getcwd())
 
 
 def _hosted(

@@ -9,33 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from parc_ray import cluster
 from parc_ray.config import ParcConfig, run_differences
 from parc_ray.config_io import to_yaml
-from parc_ray.console import format_metrics, format_seconds, setup_logging
+from parc_ray.console import format_seconds, setup_logging
 from parc_ray.data.storage import Storage
-from parc_ray.errors import InputError, find_input_error
-from parc_ray.faults import damaged_sources, forget, lost_worker, makers, same_again
-from parc_ray.hosting import Hosted, needs_host
-from parc_ray.inputs import check_inputs, gather_inputs, run_storage, stage_label
+from parc_ray.dispatch import Dispatcher, finished
+from parc_ray.errors import InputError
+from parc_ray.inputs import check_inputs, run_storage, stage_label
 from parc_ray.lock import RunLock
 from parc_ray.plan import PlannedStage, plan
-from parc_ray.stages.base import (
-    StageBody,
-    StageContext,
-    StageOutputs,
-    StageResult,
-    StageRun,
-    read_result,
-    run_stage,
-)
-from parc_ray.stages.registry import StageSpec, get_stage
+from parc_ray.stages.base import StageContext, StageResult
 
 CONFIG_FILE = "config.yaml"
 IDENTITY_FILE = "config.identity.json"
-_RETRY_WAIT_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -96,38 +83,28 @@ def _run_all(
 ) -> dict[str, StageResult]:
     """Run stages in their order; with ``resources.overlap`` evaluations run beside what follows."""
     results: dict[str, StageResult | None] = {}
-    beside: dict[str, Hosted] = {}
+    dispatcher = Dispatcher(config)
     try:
         for stage in stages:
             context = StageContext(
                 run=storage, iteration=stage.iteration, config=config, force=force
             )
             lock.require_held()
-            _collect(beside, results, [stage_label(s) for s in stage.inputs.values()])
-            done = not force and read_result(context, stage.name) is not None
-            if config.resources.overlap and stage.name == "evaluate" and not done:
+            results |= dispatcher.collect([stage_label(s) for s in stage.inputs.values()])
+            if (
+                config.resources.overlap
+                and stage.name == "evaluate"
+                and not finished(context, stage)
+            ):
                 results[stage.label] = None  # keeps the plan's order
-                beside[stage.label] = Hosted(_run_one, context, stage)
-            elif not done and needs_host(config, stage):
-                results[stage.label] = Hosted(_run_one, context, stage).result()
+                dispatcher.begin(context, stage)
             else:
-                results[stage.label] = _run_one(context, stage)
-            _collect(beside, results, [k for k, hosted in beside.items() if hosted.finished()])
-        _collect(beside, results, list(beside))
+                results[stage.label] = dispatcher.run(context, stage)
+            results |= dispatcher.collect(dispatcher.ended())
+        results |= dispatcher.collect(dispatcher.begun())
     finally:
-        for hosted in beside.values():
-            hosted.cancel()
+        dispatcher.cancel()
     return {label: result for label, result in results.items() if result is not None}
-
-
-def _collect(
-    beside: dict[str, Hosted], results: dict[str, StageResult | None], labels: Sequence[str]
-) -> None:
-    """Wait for those of ``labels`` that run beside the driver."""
-    for label in labels:
-        if label in beside:
-            results[label] = beside[label].result()
-            del beside[label]
 
 
 def claim(storage: Storage, config: ParcConfig, *, force: bool) -> None:
@@ -161,63 +138,3 @@ def refuse_other_config(storage: Storage, config: ParcConfig) -> None:
             f"{storage}: this run directory was made by another config ({shown}{more}); "
             "use the same config, choose another --name, or redo what changed with --force"
         )
-
-
-def _run_one(context: StageContext, stage: PlannedStage) -> StageResult:
-    """Run one stage, again after lost workers or damaged inputs, and report it on the console."""
-    spec = get_stage(stage.name)
-    section = spec.section(context.config, stage.iteration)
-    attempt, mended = 0, False
-    while True:
-        try:
-            inputs = gather_inputs(context, stage)
-            result = run_stage(context, stage.name, section, inputs, _with_ray(spec))
-            break
-        except Exception as error:
-            if find_input_error(error) is not None and not mended and _mend(context, stage):
-                mended = True
-                continue
-            if attempt == context.config.resources.stage_retries or not lost_worker(error):
-                raise
-            logger.warning("[%s] lost a worker, trying again: %s", stage.label, error)
-            time.sleep(_RETRY_WAIT_S * (attempt + 1))
-            attempt += 1
-    if result.skipped:
-        logger.info("[%s] already done", stage.label)
-    elif result.metrics:
-        logger.info("[%s] %s", stage.label, format_metrics(result.metrics))
-    return result
-
-
-def _mend(context: StageContext, stage: PlannedStage) -> bool:
-    """Make inputs of ``stage`` again whose files no longer have their hash; whether there were any.
-
-    Raises:
-        InputError: what was made again differs from what later stages were made from.
-    """
-    damaged = damaged_sources(context, stage, parts=True)
-    planned = {(s.iteration, s.name): s for s in plan(context.config)}
-    for maker in makers(damaged, planned):
-        home = replace(context, iteration=maker.iteration)
-        done = read_result(home, maker.name)
-        before = {k: a.sha256 for k, a in done.outputs.items()} if done is not None else {}
-        paths = [p for s, p in damaged if (s.iteration, s.stage) == (maker.iteration, maker.name)]
-        logger.warning("[%s] damaged, making it again: %s", maker.label, ", ".join(paths))
-        forget(home, maker, paths)
-        _run_one(home, maker)
-        same_again(home, maker, before)
-    return bool(damaged)
-
-
-def _with_ray(spec: StageSpec) -> StageBody:
-    """The stage's body, preceded by a connection to Ray where it needs one.
-
-    Finished stages never get here, so that a driver with nothing to do never starts Ray.
-    """
-
-    def body(stage_run: StageRun) -> StageOutputs:
-        if spec.needs_ray:
-            cluster.connect(stage_run.ctx.config.resources)
-        return spec.body(stage_run)
-
-    return body

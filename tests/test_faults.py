@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
-from parc_ray import loop
+from parc_ray import cluster, dispatch, loop
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 from parc_ray.lock import LOCK_FILE, RunLock
@@ -114,3 +116,65 @@ def test_a_heart_goes_on_after_storage_failed(tmp_path, monkeypatch):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert len(fails) == 3
+
+
+class Apart:
+    """In the place of ``Hosted``: runs the stage at once, and keeps what it was asked for."""
+
+    asked: ClassVar[list[str]] = []
+    before: ClassVar[list[str]] = []
+    """What happens before the next one runs, by label of a stage to damage."""
+
+    def __init__(self, function, context, stage) -> None:
+        Apart.asked.append(stage.label)
+        for label in Apart.before:
+            context.run.delete(f"{label}/out/part-1.txt")
+        Apart.before = []
+        self.error, self.done = None, None
+        try:
+            self.done = function(context, stage)
+        except Exception as error:
+            self.error = error
+
+    def result(self):
+        if self.error is not None:
+            raise self.error
+        return self.done
+
+    def wait(self) -> None: ...
+
+    def finished(self) -> bool:
+        return True
+
+    def cancel(self) -> None: ...
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    monkeypatch.setattr(cluster, "connect", lambda resources: None)
+    monkeypatch.setattr(dispatch, "Hosted", Apart)
+    Apart.asked, Apart.before = [], []
+    return Apart.asked
+
+
+def test_what_is_made_again_is_made_where_it_belongs(tmp_path, apart):
+    config = fake_config(str(tmp_path))
+    config = replace(config, resources=replace(config.resources, tracker_host="cluster"))
+    loop.run(config)
+    assert apart == ["it_00/train-tracker", "it_01/train-tracker"]
+    run = tmp_path / "smoke"
+    (run / "it_01/train-tracker/out/part-1.txt").unlink()
+    (run / "it_01/record/_DONE.json").unlink()
+    loop.run(config)
+    assert apart[2:] == ["it_01/train-tracker"]
+
+
+def test_a_stage_apart_makes_nothing_again_itself(tmp_path, apart):
+    config = fake_config(str(tmp_path))
+    config = replace(config, resources=replace(config.resources, overlap=True))
+    Apart.before = ["it_01/generate"]  # lost when the evaluation begins
+    results = loop.run(config)
+    assert apart == ["it_01/evaluate", "it_01/evaluate"]
+    assert executed(tmp_path).count("it_01/generate") == 2
+    assert executed(tmp_path).count("it_01/evaluate") == 1
+    assert not results["it_01/evaluate"].skipped

@@ -45,6 +45,8 @@ FLOORS = {
     "parc_ray.inputs": 3,
     "parc_ray.faults": 3,
     "parc_ray.hosting": 3,
+    "parc_ray.demands": 3,
+    "parc_ray.dispatch": 3,
     "parc_ray.loop": 3,
     "parc_ray.tools": 3,
     "parc_ray.sweep": 3,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parc_ray import loop
+from parc_ray import cluster, dispatch, loop
 from parc_ray.config import ParcConfig
 from parc_ray.config_io import from_yaml
 from parc_ray.data.storage import Storage
@@ -168,7 +168,7 @@ def test_changed_data_are_noticed(tmp_path):
 
 
 def test_lost_workers_are_tried_again_and_errors_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "_RETRY_WAIT_S", 0.0)
+    monkeypatch.setattr(dispatch, "_RETRY_WAIT_S", 0.0)
     ActorDiedError = type("ActorDiedError", (Exception,), {})
     spec, attempts = get_stage("augment"), []
 
@@ -195,7 +195,7 @@ def test_lost_workers_are_tried_again_and_errors_are_not(tmp_path, monkeypatch):
 
 def test_ray_is_connected_only_for_a_stage_that_needs_it(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(loop.cluster, "connect", lambda resources: calls.append(resources))
+    monkeypatch.setattr(cluster, "connect", lambda resources: calls.append(resources))
     spec = get_stage("record")
     override_stage("record", StageSpec(section=spec.section, body=spec.body, needs_ray=True))
     config = fake_config(str(tmp_path))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from parc_ray import cluster
+from parc_ray import cluster, dispatch
 from parc_ray.arguments import override
 from parc_ray.config import ParcConfig, ResourcesConfig
 from parc_ray.data.storage import Storage
+from parc_ray.dispatch import Dispatcher
 from parc_ray.errors import InputError
 from parc_ray.hosting import Hosted, needs_host
 from parc_ray.placement import NODE_SHARE, PlaceConfig
@@ -127,25 +128,33 @@ def result_of(context: StageContext, stage: PlannedStage) -> StageResult:
 
 def context(home: Path, kills: int, retries: int = 2) -> StageContext:
     (home / "kills").write_text(str(kills))
-    config = replace(get_recipe("quick"), resources=ResourcesConfig(stage_retries=retries))
+    resources = ResourcesConfig(stage_retries=retries, tracker_host="cluster")
+    config = replace(get_recipe("quick"), resources=resources)
     config = replace(config, tracker=replace(config.tracker, cpus_per_actor=0.5))
     return StageContext(run=Storage.from_uri(home), iteration=1, config=config)
 
 
 @pytest.mark.slow
-def test_a_stage_in_its_own_process_begins_again_when_that_is_lost(ray_session, tmp_path):
-    hosted = Hosted(result_of, context(tmp_path, kills=1), TRACKER)
-    assert hosted.result().name == "train-tracker"
+def test_a_stage_in_its_own_process_begins_again_when_that_is_lost(
+    ray_session, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(dispatch, "_RETRY_WAIT_S", 0.0)
+    monkeypatch.setattr(dispatch, "work", result_of)
+    first = context(tmp_path, kills=1)
+    assert Dispatcher(first.config).run(first, TRACKER).name == "train-tracker"
     tries = (tmp_path / "tries").read_text().split()
     assert len(tries) == 2
     assert str(os.getpid()) not in tries
-    assert hosted.finished()
     assert "it_01/train-tracker" in (tmp_path / "run.log").read_text()
+    hopeless = context(tmp_path, kills=99, retries=1)
     with pytest.raises(Exception, match=r"died|crashed"):
-        Hosted(result_of, context(tmp_path, kills=99, retries=1), TRACKER).result()
+        Dispatcher(hopeless.config).run(hopeless, TRACKER)
+    assert len((tmp_path / "tries").read_text().split()) == 4  # once more, not once more each
     (tmp_path / "wrong").touch()
+    hosted = Hosted(result_of, context(tmp_path, kills=0), TRACKER)
     with pytest.raises(InputError, match="it is wrong"):
-        Hosted(result_of, context(tmp_path, kills=0), TRACKER).result()
+        hosted.result()
+    assert hosted.finished()
 
 
 def test_a_place_names_one_resource():
