@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parc_ray.errors import InputError
+from parc_ray.runner.files import read_npz
 from parc_ray.runner.kinematics import Body, Floats, quat_conj, quat_mul, quat_to_exp
 
-_NEEDED = ("root_pos", "root_rot", "dof", "contacts", "fps", "terrain_heights", "terrain_origin")
+_NEEDED: dict[str, tuple[str | int, ...]] = {
+    "root_pos": ("T", 3),
+    "root_rot": ("T", 4),
+    "dof": ("T", "D"),
+    "contacts": ("T", "B"),
+    "fps": (),
+    "terrain_heights": ("X", "Y"),
+    "terrain_origin": (2,),
+    "terrain_cell_size": (),
+}
+"""What a clip file holds, and the shape of each: equal letters are equal lengths."""
+_REMEDY = "give a file of parc export --format npz"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,18 +101,8 @@ def read_clip(path: str | Path, body: Body) -> Clip:
     Raises:
         InputError: no such file, another content, or another character.
     """
-    try:
-        with np.load(path) as file:
-            data = {key: file[key] for key in file.files}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read as .npz ({error}); give a file of parc export --format npz"
-        ) from error
-    missing = [key for key in (*_NEEDED, "terrain_cell_size") if key not in data]
-    if missing:
-        raise InputError(
-            f"{path}: {', '.join(missing)} missing; give a file of parc export --format npz"
-        )
+    data = read_npz(path, str(path), _REMEDY)
+    _require_fields(data, path)
     wanted = (int(body.dofs.max()), len(body.names))
     found = (data["dof"].shape[-1], data["contacts"].shape[-1])
     if found != wanted:
@@ -114,6 +117,32 @@ def read_clip(path: str | Path, body: Body) -> Clip:
     )
     frames = {k: data[k].astype(np.float32) for k in ("root_pos", "root_rot", "dof", "contacts")}
     return make_clip(body, **frames, fps=float(data["fps"]), ground=ground)
+
+
+def _require_fields(data: Mapping[str, NDArray], path: str | Path) -> None:
+    """Refuse arrays that are missing, of another shape, or hold no numbers.
+
+    Raises:
+        InputError: the first that does not fit.
+    """
+    missing = [key for key in _NEEDED if key not in data]
+    if missing:
+        raise InputError(f"{path}: {', '.join(missing)} missing; {_REMEDY}")
+    lengths: dict[str, int] = {}
+    for key, shape in _NEEDED.items():
+        value = data[key]
+        fits = len(shape) == value.ndim and all(
+            found > 0
+            and found == (wanted if isinstance(wanted, int) else lengths.setdefault(wanted, found))
+            for wanted, found in zip(shape, value.shape, strict=True)
+        )
+        if not fits:
+            raise InputError(f"{path}: {key} of shape {value.shape} does not fit; {_REMEDY}")
+        if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
+            raise InputError(f"{path}: {key} holds other than finite numbers; {_REMEDY}")
+    for key in ("fps", "terrain_cell_size"):
+        if data[key] <= 0:
+            raise InputError(f"{path}: {key} is {data[key]:g}; it must be above 0; {_REMEDY}")
 
 
 def make_clip(
