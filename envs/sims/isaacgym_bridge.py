@@ -10,19 +10,22 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
-import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.sims.devices import assigned_gpu
 from envs.sims.isaacgym_server.layout import PROTOCOL, buffer_table, map_buffers
 from envs.sims.isaacgym_server.wire import (
     DONE,
@@ -42,10 +45,12 @@ PYTHON = "PARC_ISAACGYM_PYTHON"
 """Environment variable: Python 3.8 that can import isaacgym and torch."""
 PYTHONPATH = "PARC_ISAACGYM_PYTHONPATH"
 """Environment variable: import path of the server, in place of this process's own."""
+STEP_S = "PARC_ISAACGYM_STEP_S"
+"""Environment variable: longest time of a step, s; a property of the machine, like the others."""
 _SERVER = Path(__file__).parent / "isaacgym_server"
 _SHARED_MEMORY = Path("/dev/shm")
 _OWN_SETTINGS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-_LOG_LINES, _END_S = 12, 2.0
+_LOG_LINES, _END_S, _STEP_S = 12, 2.0, 4.0
 
 
 class Bridge:
@@ -56,7 +61,8 @@ class Bridge:
         terrain: arrays ``vertices``, ``triangles`` and ``start``.
         names: names of the bodies and of the dofs that the server must have.
         setup_s: longest time that the server may take to be ready, s.
-        step_s: longest time of one step, s; a server that takes longer counts as hung.
+        step_s: longest time of a step, s; a server that takes longer counts as hung. The first
+            step may take ``setup_s``. None: the environment variable, else 4.
 
     Raises:
         InputError: no usable interpreter, or the server says what it lacks.
@@ -69,11 +75,12 @@ class Bridge:
         terrain: Mapping[str, NDArray[Any]],
         names: tuple[tuple[str, ...], tuple[str, ...]],
         setup_s: float = 600.0,
-        step_s: float = 4.0,
+        step_s: float | None = None,
     ) -> None:
         """Start the server and wait until it is ready."""
         python = interpreter()
-        self.step_s = step_s
+        self.step_s = longest_step() if step_s is None else step_s
+        self._patience_s = setup_s
         self._poll = select.poll()
         folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by the finaliser)
@@ -92,6 +99,8 @@ class Bridge:
             command = [python, str(_SERVER)]
             for name, descriptor in zip(("control", "lifeline", "memory"), inherited, strict=True):
                 command += [f"--{name}", str(descriptor)]
+            if threading.current_thread() is threading.main_thread():
+                command += ["--killed-with-parent"]  # Linux means the thread that started it
             self.process = _spawn(command, inherited, self._log)
             for sock in (theirs, their_lifeline):
                 sock.close()
@@ -113,23 +122,24 @@ class Bridge:
         Raises:
             SimulatorLostError: the server was killed, hangs, or ended by itself.
         """
-        self._ask(STEP)
+        self._ask(STEP, max(self._patience_s, self.step_s))
+        self._patience_s = self.step_s  # the first step may load and allocate a lot
 
     def ping(self) -> None:
         """Let the server answer at once; raises as `step`."""
-        self._ask(PING)
+        self._ask(PING, self.step_s)
 
     def close(self) -> None:
         """End the server."""
         if hasattr(self, "_finalizer"):
             self._finalizer()
 
-    def _ask(self, message: bytes) -> None:
+    def _ask(self, message: bytes, seconds: float) -> None:
         try:
             self._control.sendall(message)
         except OSError as error:
             raise self._lost("is gone") from error
-        self._answer(self.step_s)
+        self._answer(seconds)
 
     def _start(
         self,
@@ -139,12 +149,16 @@ class Bridge:
         setup_s: float,
     ) -> None:
         """Exchange hellos, check what the server is, and map the memory."""
+        self._control.settimeout(setup_s)
         try:
             send_json(self._control, {**hello, "protocol": PROTOCOL})
         except OSError as error:
             raise self._lost("ended at its start") from error
         self._answer(setup_s)
-        self.about = receive_json(self._control)
+        try:
+            self.about = receive_json(self._control)
+        except (GoneError, OSError) as error:
+            raise self._lost("said nothing of itself") from error
         if self.about["protocol"] != PROTOCOL:
             raise InputError(
                 f"Isaac Gym server: speaks version {self.about['protocol']} of the bridge, not "
@@ -165,7 +179,12 @@ class Bridge:
         about = [self.about[k] for k in ("pid", "python", "device")]
         logger.info("Isaac Gym server %d on Python %s simulates on %s", *about)
         if self.about["device"] == "cpu":
-            logger.warning("Isaac Gym found no GPU for it and simulates on the CPU, which is slow")
+            logger.warning(
+                "Isaac Gym found no GPU for it and simulates on the CPU, which is slow; a step of "
+                "more than %g s counts as hung (%s)",
+                self.step_s,
+                STEP_S,
+            )
 
     def _answer(self, seconds: float) -> None:
         """Wait for the server's byte.
@@ -177,7 +196,8 @@ class Bridge:
         deadline = time.monotonic() + seconds
         while not self._poll.poll(max(0.0, 1000.0 * (deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
-                raise self._lost(f"did not answer for {seconds:g} s")
+                raise self._lost(f"did not answer for {seconds:g} s ({STEP_S} sets the limit)")
+        self._control.settimeout(seconds)
         try:
             message = receive(self._control, 1)
             if message == DONE:
@@ -197,7 +217,7 @@ class Bridge:
         process = self.process
         status = process.poll()
         how = "" if status is None else f", exit status {status}"
-        process.kill()
+        _kill(process)
         tail = self.log_tail()
         if tail:
             logger.error("last lines of the Isaac Gym server %d:\n%s", process.pid, tail)
@@ -248,6 +268,22 @@ def interpreter() -> str:
     return os.environ[PYTHON]
 
 
+def longest_step() -> float:
+    """Longest time of a step, s: what the environment variable says, else 4.
+
+    Raises:
+        InputError: it says no positive number.
+    """
+    said = os.environ.get(STEP_S) or str(_STEP_S)
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise InputError(f"{STEP_S}: '{said}' is no time; allowed are seconds above 0; change it")
+    return seconds
+
+
 def missing_interpreter() -> str | None:
     """Why no server can be started here, in one sentence; None where one can be tried."""
     path = os.environ.get(PYTHON)
@@ -275,20 +311,6 @@ def server_environment() -> dict[str, str]:
     return environment
 
 
-def assigned_gpu() -> str | None:
-    """The GPU that Ray gave to this process, the first of several; None outside of Ray's workers.
-
-    A worker without a GPU gets "", so that its server does not take one that is another's.
-    """
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return None
-    if ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
-        return None
-    gpus = ray.get_gpu_ids()
-    return str(gpus[0]) if gpus else ""
-
-
 def _end(
     process: subprocess.Popen[bytes],
     control: socket.socket,
@@ -298,9 +320,14 @@ def _end(
     """Close what the server waits on, and kill it where it does not end by that."""
     control.close()
     lifeline.close()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    _kill(process)
+    process.wait()
     log.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the server and, where a script started the interpreter, that too: all of its session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

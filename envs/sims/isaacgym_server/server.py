@@ -1,14 +1,18 @@
 """The server's loop: hello, then one step per byte until the client is gone.
 
 It ends with its client: the control socket is then at its end, and a thread of its own waits on a
-second one, so that also a server in the middle of a step does.
+second one, so that also a server in the middle of a step does. On Linux the system kills it with
+its parent, whatever the engine does.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import os
 import platform
+import signal
 import socket
 import threading
 import traceback
@@ -19,13 +23,18 @@ import numpy as np
 from .layout import PROTOCOL, buffer_table, map_buffers
 from .wire import DONE, FAILED, PING, STEP, GoneError, receive, receive_json, send_json
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(argv: list[str] | None = None) -> int:
     """Serve one client; exit status 0 when it left, 1 after an error (which it was told)."""
     parser = argparse.ArgumentParser(prog="isaacgym_server", description=__doc__)
     for name in ("control", "lifeline", "memory"):
         parser.add_argument("--" + name, type=int, required=True, help="inherited descriptor")
+    parser.add_argument("--killed-with-parent", action="store_true", help="by the system")
     options = parser.parse_args(argv)
+    if options.killed_with_parent:
+        _be_killed_with_parent()
     control = socket.socket(fileno=options.control)
     lifeline = socket.socket(fileno=options.lifeline)
     threading.Thread(target=_die_with_client, args=(lifeline,), daemon=True).start()
@@ -97,6 +106,15 @@ def _tell(control: socket.socket, error: Exception) -> None:
         send_json(control, {"error": f"{type(error).__name__}: {error}", "trace": text})
     except OSError:
         pass
+
+
+def _be_killed_with_parent() -> None:
+    """Let Linux kill this process with its parent, also where the engine hangs and holds the GIL.
+
+    Elsewhere, and where the C library cannot be called, the lifeline's thread is all there is.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _die_with_client(lifeline: socket.socket) -> None:

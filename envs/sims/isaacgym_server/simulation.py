@@ -83,10 +83,6 @@ class Simulation:
         com = self.gym.get_actor_rigid_body_properties(env, 0)[0].com
         return [com.x, com.y, com.z]
 
-    def close(self) -> None:
-        """Free the scene."""
-        self.gym.destroy_sim(self.sim)
-
     def _sim_params(self, hello: dict[str, Any]) -> gymapi.SimParams:
         """PARC's settings of PhysX."""
         gpu = self.device != "cpu"

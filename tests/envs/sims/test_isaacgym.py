@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import ast
+import gc
 import os
 import re
+import select
 import signal
+import socket
+import subprocess
 import sys
-import tomllib
+import threading
+import time
+from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +24,7 @@ import torch
 from envs.sims import isaacgym_bridge
 from envs.sims.base import SimConfig
 from envs.sims.isaacgym_asset import isaacgym_mjcf
-from envs.sims.isaacgym_server import layout
+from envs.sims.isaacgym_server import layout, wire
 from envs.sims.isaacgym_state import Conversion, blank_state
 from envs.sims.mujoco_cpu import MujocoCpuBackend
 from envs.sims.registry import make_backend, missing
@@ -30,10 +34,9 @@ from parc_ray.character.rotations import quat_angle
 from parc_ray.errors import InputError, SimulatorLostError
 from parc_ray.terrain.heightfield import Heightfield
 from tests.envs.helpers import random_state, stand_state
-from tests.isaacgym_standin import HERE, standin
+from tests.isaacgym_standin import standin
 
 ROOT = Path(__file__).parents[3]
-SERVER = ROOT / "envs" / "sims" / "isaacgym_server"
 FLAT = Heightfield.flat((10, 10))
 quick = partial(standin, torch=False)  # starts in a fifth of the time
 
@@ -239,16 +242,142 @@ def test_a_server_ends_with_its_client(waddler_, which):
 
 
 def test_closing_ends_the_server_and_leaves_nothing(waddler_):
-    names = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    """The memory has no name: a leak would be a mapping or a descriptor of this process."""
+    gc.collect()
+    before = _held()
     with quick():
         sim = make_backend("isaacgym", waddler_, 1, [FLAT])
+        put(sim, stand_state(waddler_, 1))
+        sim.step(zeros(sim))
         pid = sim.about["pid"]
+        shared, descriptors = _held()
+        assert len(shared) > len(before[0])
+        assert len(descriptors) > len(before[1])
         sim.close()
         sim.close()
     assert not _runs(pid)
-    if names:
-        ours = {n for n in os.listdir("/dev/shm") if n.startswith("tmp")}
-        assert ours <= names
+    del sim
+    gc.collect()
+    shared, descriptors = _held()
+    assert shared <= before[0]
+    assert descriptors <= before[1]
+
+
+def _held():
+    """Shared memory that is mapped, and open sockets and unnamed files, of this process."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    shared = {line for line in lines if line.split()[1].endswith("s") and "(deleted)" in line}
+    links = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            name = os.readlink(entry)
+            if name.startswith("socket:") or "(deleted)" in name:
+                links.add((entry.name, name))
+    return shared, links
+
+
+def test_the_first_step_may_take_as_long_as_the_setup(waddler_):
+    with quick():
+        sim = make_backend("isaacgym", waddler_, 1, [FLAT])
+        bridge = sim._bridge
+        bridge.step_s = 0.5
+        for pause in (1.5, 30.0):  # the second is not waited for
+            put(sim, stand_state(waddler_, 1))
+            os.kill(bridge.process.pid, signal.SIGSTOP)
+            timer = threading.Timer(pause, os.kill, (bridge.process.pid, signal.SIGCONT))
+            timer.start()
+            if pause < 2:
+                sim.step(zeros(sim))
+                continue
+            with pytest.raises(SimulatorLostError, match=r"did not answer for 0\.5 s"):
+                sim.step(zeros(sim))
+            timer.cancel()
+        sim.close()
+
+
+def test_a_server_that_says_half_a_message_counts_as_hung(waddler_):
+    with quick():
+        bridge = make_backend("isaacgym", waddler_, 1, [FLAT])._bridge
+        ours, theirs = socket.socketpair()
+        bridge._control.close()
+        bridge._control, bridge._poll = ours, select.poll()
+        bridge._poll.register(ours, select.POLLIN)
+        theirs.sendall(wire.FAILED + b"\0\0")
+        with pytest.raises(SimulatorLostError):
+            bridge._answer(0.3)
+        for sock in (ours, theirs):
+            sock.close()
+
+
+def test_how_long_a_step_may_take_is_set_for_the_machine(monkeypatch):
+    monkeypatch.delenv(isaacgym_bridge.STEP_S, raising=False)
+    assert isaacgym_bridge.longest_step() == 4.0
+    monkeypatch.setenv(isaacgym_bridge.STEP_S, "90")
+    assert isaacgym_bridge.longest_step() == 90.0
+    for wrong in ("soon", "0", "-1", "inf", "nan"):
+        monkeypatch.setenv(isaacgym_bridge.STEP_S, wrong)
+        with pytest.raises(InputError, match="seconds above 0"):
+            isaacgym_bridge.longest_step()
+
+
+def test_a_script_around_the_interpreter_does_not_shield_it(waddler_, tmp_path):
+    """Without ``exec`` the process that was started is the shell; its child is the engine."""
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
+    script.chmod(0o755)
+    with standin(script, torch=False):
+        sim = make_backend("isaacgym", waddler_, 1, [FLAT])
+        put(sim, stand_state(waddler_, 1))
+        sim.step(zeros(sim))
+        pid = sim.about["pid"]
+        assert pid != sim._bridge.process.pid
+        sim._bridge.step_s = 0.3
+        sim._bridge._patience_s = 0.3
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(SimulatorLostError):
+            sim.step(zeros(sim))
+        assert _ends(pid)
+        sim.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_a_hung_engine_ends_with_a_client_that_was_killed():
+    """The server cannot run a line of Python: only the system can end it."""
+    with quick():
+        client = subprocess.Popen(
+            [sys.executable, "-c", _CLIENT], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert client.stdout is not None
+        pid = int(client.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)
+    client.kill()
+    client.wait()
+    client.stdout.close()
+    try:
+        assert _ends(pid)
+    finally:
+        if _runs(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+_CLIENT = """
+import time
+from envs.sims.registry import make_backend
+from parc_ray.character.character import load_character
+from parc_ray.terrain.heightfield import Heightfield
+waddler = load_character("tests/assets/waddler.xml")
+sim = make_backend("isaacgym", waddler, 1, [Heightfield.flat((10, 10))])
+print(sim.about["pid"], flush=True)
+time.sleep(600)
+"""
+
+
+def _ends(pid):
+    for _ in range(200):
+        if not _runs(pid):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_a_failing_server_says_why(waddler_):
@@ -317,182 +446,3 @@ def test_a_server_sees_one_gpu_and_none_of_our_python(monkeypatch):
         )
         monkeypatch.setitem(sys.modules, "ray", fake)
         assert isaacgym_bridge.server_environment()["CUDA_VISIBLE_DEVICES"] == seen
-
-
-# What the server may be made of ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", sorted(SERVER.glob("*.py")), ids=lambda p: p.name)
-def test_server_files_are_python_38_and_need_little(path):
-    tree = ast.parse(path.read_text(), feature_version=(3, 8))
-    allowed = set(sys.stdlib_module_names) | {"numpy", "torch", "isaacgym"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            assert {a.name.split(".")[0] for a in node.names} <= allowed
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            assert (node.module or "").split(".")[0] in allowed
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 1
-        assert not isinstance(node, ast.JoinedStr) or "=}" not in ast.unparse(node)
-
-
-def test_no_requirement_is_called_isaacgym():
-    """The name is free on the registry: whoever takes it would run code on every machine."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    wanted = [*project["dependencies"], *(r for extra in extras for r in extra)]
-    names = [re.match(r"[A-Za-z0-9._-]+", r)[0].lower().replace("_", "-") for r in wanted]
-    assert "isaacgym" not in names
-    assert "isaac-gym" not in names
-
-
-# The stand-in against the public stubs -----------------------------------------------------------
-
-
-def _classes(path):
-    text = path.read_text().replace("def lambda(", "def lambda_(")  # a slip of the stubs
-    return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)}
-
-
-def _stubs():
-    for folder in sys.path:
-        path = Path(folder) / "isaacgym-stubs" / "gymapi.pyi"
-        if path.is_file():
-            return _classes(path)
-    raise AssertionError("isaacgym-stubs is one of the development requirements")
-
-
-def test_the_stand_in_has_no_call_that_the_engine_lacks():
-    ours = _classes(HERE / "isaacgym" / "gymapi.py")["Gym"]
-    theirs = {n.name: n for n in _stubs()["Gym"].body if isinstance(n, ast.FunctionDef)}
-    calls = [n for n in ours.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
-    assert len(calls) > 25
-    for call in calls:
-        assert call.name in theirs
-        if theirs[call.name].args.vararg is None:
-            assert len(call.args.args) == len(theirs[call.name].args.args), call.name
-            assert len(call.args.defaults) == len(theirs[call.name].args.defaults), call.name
-
-
-def test_the_stand_in_has_no_field_that_the_engine_lacks():
-    found = 0
-    stubs = _stubs()
-    for name, node in _classes(HERE / "isaacgym" / "_structs.py").items():
-        for line in node.body:
-            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Dict) and name in stubs:
-                fields = {n.target.id for n in stubs[name].body if isinstance(n, ast.AnnAssign)}
-                ours = {key.value for key in line.value.keys}
-                assert ours <= fields, name
-                found += len(ours)
-    assert found > 25
-
-
-def test_everything_the_server_calls_is_in_the_stubs():
-    stubs = _stubs()
-    gym = {n.name for n in stubs["Gym"].body if isinstance(n, ast.FunctionDef)}
-    text = (SERVER / "simulation.py").read_text()
-    called = set(re.findall(r"\bgym\.([a-z_]+)\(", text))
-    assert len(called) > 20
-    assert called <= gym
-    assert find_spec("isaacgym") is None, "the tests must not find a real package in this process"
-
-
-def test_the_stand_in_refuses_what_would_do_harm(tmp_path):
-    """Import after torch; wrong types; a second indexed call; late actors; old tensors."""
-    import subprocess
-
-    script = tmp_path / "script.py"
-    script.write_text(_HABITS)
-    path = os.pathsep.join([str(HERE), str(HERE / "no_torch")])
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("all as expected\n")
-
-
-_HABITS = '''
-import sys
-sys.modules["torch"] = None
-try:
-    import isaacgym
-except ImportError as error:
-    assert "before isaacgym" in str(error)
-else:
-    raise AssertionError("imported after torch")
-del sys.modules["torch"]
-from isaacgym import gymapi, gymtorch
-import numpy as np
-import torch
-
-def refused(kind, call, *args):
-    try:
-        call(*args)
-    except kind:
-        return
-    raise AssertionError(call)
-
-gym, params = gymapi.acquire_gym(), gymapi.SimParams()
-refused(AttributeError, setattr, params, "solver_type", 1)
-refused(TypeError, setattr, params.physx, "max_gpu_contact_pairs", 8e6)
-params.up_axis, params.gravity = gymapi.UP_AXIS_Z, gymapi.Vec3(0, 0, -10.0)
-params.dt, params.substeps = 1.0 / 30, 4
-sim = gym.create_sim(0, -1, gymapi.SIM_PHYSX, params)
-square = np.float32([[-9, -9, 0], [9, -9, 0], [9, 9, 0], [-9, 9, 0]])
-mesh = gymapi.TriangleMeshParams()
-mesh.nb_vertices, mesh.nb_triangles = 4, 2
-faces = np.uint32([0, 1, 2, 0, 2, 3])
-refused(TypeError, gym.add_triangle_mesh, sim, square.reshape(-1), faces.astype(int), mesh)
-gym.add_triangle_mesh(sim, square.reshape(-1), faces, mesh)
-with open("ball.xml", "w") as file:
-    file.write("""<mujoco><worldbody><body name='ball'><freejoint/>
-    <geom type='sphere' size='.1' pos='.3 0 0'/><body name='arm'>
-    <joint name='hinge' axis='0 1 0' range='-90 90'/><geom type='sphere' size='.1' pos='0 0 .5'/>
-    </body></body></worldbody></mujoco>""")
-asset = gym.load_asset(sim, ".", "ball.xml", gymapi.AssetOptions())
-pose, zero = gymapi.Transform(), gymapi.Vec3()
-pose.p = gymapi.Vec3(0, 0, 5.0)
-for group in range(2):
-    env = gym.create_env(sim, zero, zero, 1)
-    gym.create_actor(env, asset, pose, "ball", group, 0, 0)
-refused(RuntimeError, gym.acquire_actor_root_state_tensor, sim)
-gym.prepare_sim(sim)
-refused(RuntimeError, gym.create_actor, env, asset, pose, "late", 9, 0, 0)
-root = gymtorch.wrap_tensor(gym.acquire_actor_root_state_tensor(sim))
-assert not root.numpy().any(), "old until refreshed"
-gym.refresh_actor_root_state_tensor(sim)
-assert root.numpy()[0, 2] == 5.0 and root.numpy()[0, 6] == 1.0, "xyzw"
-rows, ids = root.numpy().copy(), np.array([1])
-rows[:, 2] = 3.0
-rows[:, 12] = 2.0  # turns about z; the origin rests where the velocity of the centre says so
-rows[:, 8] = 2.0 * gym.get_actor_rigid_body_properties(env, 0)[0].com.x
-root.numpy()[:] = rows
-given = gymtorch.unwrap_tensor(root)
-index = lambda kind: gymtorch.unwrap_tensor(torch.from_numpy(ids.astype(kind)))
-refused(TypeError, gym.set_actor_root_state_tensor_indexed, sim, given, index(np.int64), 1)
-assert gym.set_actor_root_state_tensor_indexed(sim, given, index(np.int32), 1)
-refused(RuntimeError, gym.set_actor_root_state_tensor_indexed, sim, given, index(np.int32), 1)
-gym.refresh_actor_root_state_tensor(sim)
-assert root.numpy()[1, 2] == 5.0, "old until simulated"
-gym.simulate(sim)
-gym.refresh_actor_root_state_tensor(sim)
-assert root.numpy()[1, 2] == 5.0, "old until fetched"
-gym.fetch_results(sim, True)
-assert root.numpy()[1, 2] == 5.0, "old until refreshed"
-gym.refresh_actor_root_state_tensor(sim)
-z = root.numpy()[:, 2]
-assert 4.9 < z[0] < 5.0 and 2.9 < z[1] < 3.0, "one row was set"
-assert abs(root.numpy()[1, 1]) < 0.01, "velocity of the centre of mass"
-bad = torch.from_numpy(np.full(2, np.nan, dtype=np.float32))
-refused(FloatingPointError, gym.set_dof_position_target_tensor, sim, gymtorch.unwrap_tensor(bad))
-flipped = np.uint32([0, 2, 1, 0, 3, 2])
-from isaacgym._model import boxes_of
-assert len(boxes_of(square, faces.reshape(-1, 3))) == 1
-assert len(boxes_of(square, flipped.reshape(-1, 3))) == 0, "solid from the front alone"
-print("all as expected")
-'''
