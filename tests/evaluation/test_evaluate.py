@@ -26,7 +26,7 @@ from tests.evaluation.runs import make_run, tiny_config
 def here(monkeypatch):
     """Work is done in this process."""
     inline = PoolConfig(actors=0, threads=1)
-    monkeypatch.setattr(ResourcesConfig, "pool", lambda self, actors, gpus=False: inline)
+    monkeypatch.setattr(ResourcesConfig, "pool", lambda self, actors, **options: inline)
     monkeypatch.setattr(cluster, "connect", lambda resources: None)
 
 

@@ -56,7 +56,7 @@ def loop(monkeypatch):
     made = Loop()
     inline = PoolConfig(actors=0, threads=1)
     monkeypatch.setattr(tuner, "run_trials", made)
-    monkeypatch.setattr(ResourcesConfig, "pool", lambda self, actors, gpus=False: inline)
+    monkeypatch.setattr(ResourcesConfig, "pool", lambda self, actors, **options: inline)
     for name in ("connect", "disconnect"):
         monkeypatch.setattr(cluster, name, lambda *_: None)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
