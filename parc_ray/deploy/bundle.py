@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
+import uuid
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +35,19 @@ from parc_ray.data.storage import Storage
 from parc_ray.deploy.networks import generator_onnx, policy_onnx
 from parc_ray.errors import InputError
 from parc_ray.plan import plan
+from parc_ray.runner.bundle import (
+    CHARACTER,
+    FORMAT,
+    GENERATOR,
+    SHEET,
+    SIMULATION,
+    TRACKER,
+    VERSION,
+)
 from parc_ray.stages.base import StageContext, read_result
 from parc_ray.terrain.heightfield import Heightfield
 
-FORMAT, VERSION = "parc-ray-bundle", 1
-SHEET, CONFIG = "bundle.json", "config.yaml"
-TRACKER, TRACKER_FILE = "tracker.onnx", "tracker.pt"
-GENERATOR, GENERATOR_FILE = "generator.onnx", "generator.pt"
-CHARACTER, SIMULATION = "character.npz", "simulation.xml"
+CONFIG, TRACKER_FILE, GENERATOR_FILE = "config.yaml", "tracker.pt", "generator.pt"
 MJCF, MJCF_YAML = "character.xml", "character.yaml"
 _README = """# A trained PARC-Ray run
 
@@ -63,6 +71,8 @@ class Models:
     tracker: Path | None
     labels: dict[str, str]
     """Stage that made each, ``it_02/train-tracker``."""
+    iterations: dict[str, int]
+    """Iteration of each, from 1; 0 for a tracker of the initial data."""
 
 
 def trained_models(run: Storage, config: ParcConfig, iteration: int | None = None) -> Models:
@@ -78,6 +88,7 @@ def trained_models(run: Storage, config: ParcConfig, iteration: int | None = Non
     """
     found: dict[str, Path] = {}
     labels: dict[str, str] = {}
+    iterations: dict[str, int] = {}
     for stage in plan(config):
         name = {"train-generator": "generator", "train-tracker": "tracker"}.get(stage.name)
         if name is None or (iteration is not None and stage.iteration > iteration):
@@ -86,12 +97,17 @@ def trained_models(run: Storage, config: ParcConfig, iteration: int | None = Non
         result = read_result(context, stage.name)
         if result is not None:
             found[name] = run.local_path(result.outputs[name].path)
-            labels[name] = stage.label
+            labels[name], iterations[name] = stage.label, stage.iteration
     if not found:
         raise InputError(
             f"{run}: neither a generator nor a tracker is finished; let the run train one first"
         )
-    return Models(generator=found.get("generator"), tracker=found.get("tracker"), labels=labels)
+    return Models(
+        generator=found.get("generator"),
+        tracker=found.get("tracker"),
+        labels=labels,
+        iterations=iterations,
+    )
 
 
 def bundle_files(
@@ -141,7 +157,7 @@ def write_bundle(files: dict[str, bytes], out: Path) -> None:
     """
     if out.exists():
         raise InputError(f"--out: {out} exists; a bundle is never written over; name another place")
-    half = out.with_name(f".{out.name}.tmp")
+    half = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".zip":
@@ -157,6 +173,10 @@ def write_bundle(files: dict[str, bytes], out: Path) -> None:
         raise InputError(
             f"--out: {out} cannot be written ({error.strerror or error}); choose another place"
         ) from error
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+        with suppress(OSError):
+            half.unlink(missing_ok=True)
 
 
 def _builder(character: Character, tracking: TrackingConfig) -> ObservationBuilder:
@@ -175,6 +195,7 @@ def _sheet(config: ParcConfig, character: Character, models: Models) -> dict[str
         "made_by": f"parc-ray {parc_ray.__version__}",
         "run": config.name,
         "models": models.labels,
+        "iterations": models.iterations,
         "character": {
             "name": character.name,
             "digest": character.digest,

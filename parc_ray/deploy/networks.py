@@ -86,6 +86,22 @@ class _DenoiserNetwork(nn.Module):
         return clean, clean * self.std + self.mean
 
 
+def require_exporter() -> None:
+    """Refuse where networks cannot be written as ONNX.
+
+    Raises:
+        InputError: onnx or onnxscript, with which torch writes it, is not installed.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "parc export RUN: needs onnx and onnxscript, which are not both installed; run "
+            "pip install 'parc-ray[export]'"
+        ) from error
+
+
 def policy_onnx(policy: MlpPolicy, layout: Layout, facts: Mapping[str, Any]) -> bytes:
     """The policy: ``observation`` (N, O) to ``action`` (N, A), the normaliser inside.
 
@@ -203,14 +219,9 @@ def _export(
     metadata: Mapping[str, Any],
 ) -> bytes:
     """The file's content; the first dimension of all inputs is free."""
-    try:
-        import onnx
-        import onnxscript  # noqa: F401  (what torch writes ONNX with)
-    except ImportError as error:
-        raise InputError(
-            "--format onnx: onnx and onnxscript are not installed; run pip install "
-            "'parc-ray[export]'"
-        ) from error
+    require_exporter()
+    import onnx
+
     batch = torch.export.Dim("batch", min=1)
     for name in ("torch.onnx", "onnxscript", "onnx_ir"):
         logging.getLogger(name).setLevel(logging.ERROR)

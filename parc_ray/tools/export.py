@@ -27,7 +27,8 @@ PARQUET = "parquet"
 def run(argv: list[str]) -> None:
     """``parc export DATASET|RUN [--format FORMAT] --out DIR [--clip ID ...]``.
 
-    Clips are read and written part by part, so that memory does not grow with the data set.
+    A run becomes a bundle (:func:`export_run`). Clips of a data set are read and written part by
+    part, so that memory does not grow with it.
 
     Raises:
         InputError: no data set, another character's, an unknown clip, or a target that is not
@@ -44,7 +45,7 @@ def run(argv: list[str]) -> None:
         )
     if options.iteration is not None:
         raise InputError("--iteration: is for a run directory; drop it")
-    character = load_character(options.character)
+    character = load_character(options.character or "humanoid")
     root, manifest = open_dataset(options.dataset)
     manifest.check_character(character.digest, options.dataset)
     wanted = list(dict.fromkeys(options.clip or []))
@@ -98,7 +99,9 @@ def arguments() -> OneLineParser:
     add("--iteration", type=int, metavar="K", help="models of a run up to this one (all)")
     add("--clip", metavar="ID", nargs="+", help="only these clips (default: all)")
     add("--name", help="name of the data set, for parquet (default: that of the directory)")
-    add("--character", default="humanoid", help="humanoid, or an .xml with its .yaml beside it")
+    add(
+        "--character", help="of a data set: humanoid (default), or an .xml with its .yaml beside it"
+    )
     return parser
 
 
@@ -106,18 +109,26 @@ def export_run(options: argparse.Namespace) -> None:
     """The models of a run as a bundle.
 
     Raises:
-        InputError: an option that is for data sets, no finished model, or a target that exists.
+        InputError: an option that is for data sets, no finished model, a target that exists or is
+            no local path, or nothing that writes ONNX.
     """
     from parc_ray.deploy.bundle import bundle_files, trained_models, write_bundle
+    from parc_ray.deploy.networks import require_exporter
 
-    for name in ("format", "clip", "name"):
+    for name in ("format", "clip", "name", "character"):
         if getattr(options, name) is not None:
             raise InputError(f"--{name}: does not apply to a run directory; drop it")
+    if "://" in options.out:
+        raise InputError(
+            f"--out: {options.out}; a local directory or .zip is allowed for a run; write it "
+            "there and copy it"
+        )
     out = Path(options.out)
     if out.exists():
         raise InputError(f"--out: {out} exists; a bundle is never written over; name another place")
     run_storage, config = open_run(options.dataset)
     models = trained_models(run_storage, config, options.iteration)
+    require_exporter()
     character = load_character(config.character)
     files = bundle_files(config, character, character_files(config.character), models)
     write_bundle(files, out)

@@ -1,14 +1,16 @@
 """``parc generate --from BUNDLE``: motions of an exported generator, without a run and without Ray.
 
 The chain is that of the stage ``generate``: terrains and paths, candidates, selection, kinematic
-optimisation, with the settings of the run that was exported.
+optimisation, with the run's settings of the iteration that trained the generator.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from parc_ray.console import setup_logging
 from parc_ray.deploy.bundle import CONFIG, GENERATOR_FILE, MJCF, MJCF_YAML
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
-from parc_ray.runner.bundle import read_members
+from parc_ray.runner.bundle import SHEET, read_members, read_sheet, require_members
 from parc_ray.stages._operators import OptimizeStep, PlanStep, RollOutStep
 from parc_ray.stages.pool import WorkItem
 from parc_ray.tools.base import OneLineParser, name_of, require_target, write_dataset
@@ -44,13 +46,17 @@ def run(argv: list[str]) -> None:
     files = read_members(options.source)
     if GENERATOR_FILE not in files:
         raise InputError(f"{options.source}: holds no generator; export a run that has trained one")
+    require_members(files, (CONFIG, MJCF, MJCF_YAML), options.source)
     where = f"{options.source}/{CONFIG}"
-    config = override(from_yaml(ParcConfig, files[CONFIG].decode(), where), rest, known)
+    config = from_yaml(ParcConfig, files[CONFIG].decode(), where)
+    iteration = _iteration(files, options.source, config)
+    config = override(config, rest, known)
+    _require_used(rest, iteration)
     target = require_target(options.out)
     setup_logging("WARNING")
     with tempfile.TemporaryDirectory() as folder:
         character = _character(files, Path(folder))
-        clips, rejected = _generate(options, config, files[GENERATOR_FILE], character)
+        clips, rejected = _generate(options, config, iteration, files[GENERATOR_FILE], character)
     if not clips:
         said = ", ".join(f"{count} {why}" for why, count in rejected.most_common(4)) or "no path"
         raise InputError(
@@ -66,8 +72,10 @@ def arguments() -> OneLineParser:
     """The command's options."""
     parser = OneLineParser(
         prog="parc generate --from",
-        description="Motions of the generator in a bundle (parc export RUN), as a data set. Any "
-        "value of the run's config is an option too, such as --iterations.0.terrain.kind stairs.",
+        description="Motions of the generator in a bundle (parc export RUN), as a data set, with "
+        "the run's settings of the iteration that trained it. Options too: --synthesis., "
+        "--curriculum. and --iterations.N. values of the run's config, where N is that iteration "
+        "counted from 0, such as --iterations.0.terrain.kind stairs for iteration 1.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -82,6 +90,36 @@ def arguments() -> OneLineParser:
     return parser
 
 
+def _iteration(files: dict[str, bytes], source: str, config: ParcConfig) -> int:
+    """The iteration, from 1, that trained the bundle's generator.
+
+    Raises:
+        InputError: the sheet does not tell, or the config has no such iteration.
+    """
+    found = read_sheet(files, ("iterations.generator",), source)["iterations"]["generator"]
+    if not isinstance(found, int) or not 1 <= found <= len(config.iterations):
+        raise InputError(
+            f"{source}: {SHEET}: iterations.generator: {found}; 1 to {len(config.iterations)} is "
+            "allowed; export the run again"
+        )
+    return found
+
+
+def _require_used(words: Sequence[str], iteration: int) -> None:
+    """Refuse overrides that would change nothing.
+
+    Raises:
+        InputError: a value that the chain does not read, or of another iteration.
+    """
+    used = [f"--iterations.{iteration - 1}.", "--synthesis.", "--curriculum."]
+    for word in words:
+        if re.match(r"--[A-Za-z]", word) and not word.startswith(tuple(used)):
+            raise InputError(
+                f"{word.partition('=')[0]}: changes nothing here; the generator is of iteration "
+                f"{iteration}, and {', '.join(used[:2])} or {used[2]} options count; drop it"
+            )
+
+
 def _character(files: dict[str, bytes], folder: Path) -> Character:
     """The bundle's own character: its files under its own name, so that digests agree."""
     (folder / MJCF).write_bytes(files[MJCF])
@@ -90,10 +128,13 @@ def _character(files: dict[str, bytes], folder: Path) -> Character:
 
 
 def _generate(
-    options: argparse.Namespace, config: ParcConfig, generator: bytes, character: Character
+    options: argparse.Namespace,
+    config: ParcConfig,
+    iteration: int,
+    generator: bytes,
+    character: Character,
 ) -> tuple[list[MotionClip], Counter[str]]:
     """Terrain by terrain until there are enough motions, and why others were not kept."""
-    iteration = len(config.iterations)
     row, synthesis = config.row(iteration), config.synthesis_for(iteration)
     changes = {
         k: getattr(options, k) for k in ("candidates", "s") if getattr(options, k) is not None

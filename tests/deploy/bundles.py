@@ -84,6 +84,7 @@ def make_bundle(name="humanoid", tracking="quick"):
             generator=None,
             tracker=Path(folder) / "tracker.pt",
             labels={"tracker": "it_01/train-tracker"},
+            iterations={"tracker": 1},
         )
         files = bundle_files(config, character, character_files(path), models)
     return files, policy, config

@@ -6,10 +6,15 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
+
+pytest.importorskip("onnx", reason="writes the networks: pip install '.[export]'")
+pytest.importorskip("onnxscript", reason="writes the networks: pip install '.[export]'")
+pytest.importorskip("onnxruntime", reason="runs the networks: pip install '.[export]'")
+
+import onnx
+import onnxruntime
 
 from algorithms.diffusion.conditions import Conditions
 from algorithms.diffusion.generator import DiffusionGenerator
