@@ -43,7 +43,7 @@ SAMPLE = 20
 
 
 def made_motion(seconds: float, seed: int = 0) -> MotionClip:
-    """Walking in a circle over uneven ground; 100 x 100 cells."""
+    """Walking in a circle over uneven ground; 60 x 60 cells."""
     character = load_character("humanoid")
     spec = TerrainSpec(kind="ruins", cells=(60, 60))
     terrain = make_terrain(spec, np.random.default_rng(seed))

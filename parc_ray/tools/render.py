@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from parc_ray.character.character import Character, load_character
-from parc_ray.data.manifest import open_dataset
+from parc_ray.config import ParcConfig
+from parc_ray.data.manifest import FILE_NAME, Manifest, open_dataset
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import read_clips
 from parc_ray.errors import InputError
@@ -26,7 +27,14 @@ from parc_ray.viewer.offscreen.film import Film, RendererFactory, pictures, stri
 from parc_ray.viewer.offscreen.opengl import OpenGLRenderer, find_library, use_library
 from parc_ray.viewer.offscreen.software import SoftwareRenderer
 from parc_ray.viewer.offscreen.versions import Version, film_of, related
-from parc_ray.viewer.offscreen.video import GIF_FPS, SUFFIXES, write_gif, write_mp4, write_png
+from parc_ray.viewer.offscreen.video import (
+    GIF_FPS,
+    GIF_MAX_FPS,
+    SUFFIXES,
+    write_gif,
+    write_mp4,
+    write_png,
+)
 
 _MAX_SIDE, _MIN_SIDE = 3840, 32
 
@@ -44,21 +52,22 @@ def run(argv: list[str]) -> None:
     """``parc render SOURCE [SOURCE ...] --out FILE|DIR [--clip ID ...] ...``.
 
     Raises:
-        InputError: a source, clip or option that cannot be used, or a renderer that is not there.
+        InputError: a source, clip, option or target that cannot be used, two motions of one file,
+            or a renderer or encoder that is not there.
     """
     options = arguments().parse_args(argv)
     _check(options)
-    character = load_character(options.character)
-    jobs = _jobs(options, character)
+    character, jobs = _jobs(options)
     paths = _targets(options, jobs)
+    rates = [_fps(options, path, job) for path, job in zip(paths, jobs, strict=True)]
     make = _renderer(options.renderer)
-    for job, path in zip(jobs, paths, strict=True):
+    for job, path, fps in zip(jobs, paths, rates, strict=True):
         begun = time.perf_counter()
         film = film_of(
             job.versions,
             character,
             size=tuple(options.size),
-            fps=_fps(options, path, job),
+            fps=fps,
             title=job.title,
             overlaid=options.layout == "overlaid",
             azimuth_deg=options.azimuth,
@@ -106,7 +115,7 @@ def arguments() -> OneLineParser:
     add("--distance", type=float, metavar="M", help="camera to root (5.2 root heights)")
     add("--supersample", type=int, default=1, metavar="N", help="smoother edges (%(default)s)")
     add("--renderer", choices=["auto", "opengl", "software"], default="auto", help="(%(default)s)")
-    add("--character", default="humanoid", help="humanoid, or an .xml with its .yaml beside it")
+    add("--character", help="humanoid, or an .xml (default: the run's, of data sets humanoid)")
     return parser
 
 
@@ -129,14 +138,26 @@ def _check(options: argparse.Namespace) -> None:
             raise InputError(f"--{name}: {value:g}; {low:g} to {high:g} is allowed")
 
 
-def _jobs(options: argparse.Namespace, character: Character) -> list[_Job]:
+def _jobs(options: argparse.Namespace) -> tuple[Character, list[_Job]]:
+    """Who moves, and the films to make.
+
+    Raises:
+        InputError: sources that do not go together, another character's, an unknown motion, or
+            none at all.
+    """
     runs = [s for s in options.sources if Storage.from_uri(s).exists(CONFIG_FILE)]
     if runs and len(options.sources) > 1:
         raise InputError(
             f"{runs[0]}: a run directory stands alone; give data sets to compare, such as "
             f"{runs[0]}/it_01/generate"
         )
-    jobs = _of_run(options) if runs else _of_datasets(options, character)
+    if runs:
+        storage, config = open_run(runs[0])
+        character = load_character(options.character or config.character)
+        jobs = _of_run(options, storage, config, character)
+    else:
+        character = load_character(options.character or "humanoid")
+        jobs = _of_datasets(options, character)
     if options.clip:
         known = {job.name for job in jobs}
         missing = [name for name in options.clip if name not in known]
@@ -148,15 +169,26 @@ def _jobs(options: argparse.Namespace, character: Character) -> list[_Job]:
         jobs = [job for job in jobs if job.name in options.clip]
     if not jobs:
         raise InputError(f"{options.sources[0]}: there is no motion to show; give another source")
-    return jobs
+    return character, jobs
 
 
-def _of_run(options: argparse.Namespace) -> list[_Job]:
-    storage, config = open_run(options.sources[0])
+def _of_run(
+    options: argparse.Namespace, storage: Storage, config: ParcConfig, character: Character
+) -> list[_Job]:
+    """The motions of a run's report, before and after correction.
+
+    Raises:
+        InputError: they are another character's, or there are not as many labels as versions.
+    """
     summary = summarise(storage, config.name)
     limit = None if options.clip else PICTURES_PER_ITERATION
     jobs = []
     for iteration in summary.iterations:
+        for name in ("augment", "generate", "record"):
+            place = f"it_{iteration:02d}/{name}/{FILE_NAME}"
+            if summary.stage(iteration, name) is not None and storage.exists(place):
+                manifest = Manifest.load(storage, place)
+                manifest.check_character(character.digest, f"{options.sources[0]}/{place}")
         for found in comparisons_of(summary, storage, iteration, limit):
             labels = _labels(options, [KINEMATIC, found.label])
             versions = [Version(label=labels[0], clip=found.before)]
@@ -167,6 +199,11 @@ def _of_run(options: argparse.Namespace) -> list[_Job]:
 
 
 def _of_datasets(options: argparse.Namespace, character: Character) -> list[_Job]:
+    """The clips of one data set, or those of the first that have versions in the others.
+
+    Raises:
+        InputError: another character's, a chosen clip without a version, or wrong labels.
+    """
     sets: list[Sequence[MotionClip]] = []
     for source in options.sources:
         root, manifest = open_dataset(source)
@@ -213,7 +250,8 @@ def _targets(options: argparse.Namespace, jobs: Sequence[_Job]) -> list[Path]:
     """A file per motion.
 
     Raises:
-        InputError: a file for several motions, an ending that is not written, or a name twice.
+        InputError: a file for several motions, an ending that is not written, or two motions of
+            one file.
     """
     out = Path(options.out)
     if out.suffix:
@@ -228,13 +266,30 @@ def _targets(options: argparse.Namespace, jobs: Sequence[_Job]) -> list[Path]:
             )
         return [out]
     names = [job.name.replace("/", "__") for job in jobs]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise InputError(
+                f"--out: {jobs[names.index(name)].name} and {jobs[number].name} would both be "
+                f"written to {name}.{options.format or 'mp4'}; choose one by --clip, or rename one"
+            )
     return [out / f"{name}.{options.format or 'mp4'}" for name in names]
 
 
 def _fps(options: argparse.Namespace, path: Path, job: _Job) -> float:
+    """Pictures per second.
+
+    Raises:
+        InputError: more than a GIF can show.
+    """
+    is_gif = path.suffix.lower() == ".gif"
+    if options.fps is not None and is_gif and options.fps > GIF_MAX_FPS:
+        raise InputError(
+            f"--fps: {options.fps:g}; a .gif shows {GIF_MAX_FPS:g} pictures per second at most; "
+            "lower it, or write .mp4"
+        )
     if options.fps is not None:
         return options.fps
-    return GIF_FPS if path.suffix == ".gif" else float(np.clip(job.versions[0].clip.fps, 1, 60))
+    return GIF_FPS if is_gif else float(np.clip(job.versions[0].clip.fps, 1, 60))
 
 
 def _require_pictures(film: Film, options: argparse.Namespace) -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 
-import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from parc_ray import cli
+from parc_ray.config_io import to_yaml
 from parc_ray.data.store import save_dataset
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import Provenance, Replay
+from parc_ray.recipes import get_recipe
 from parc_ray.terrain.heightfield import Heightfield
 from parc_ray.tools import render
 from parc_ray.viewer.offscreen.bodies import shape_hit
@@ -26,7 +28,11 @@ from parc_ray.viewer.offscreen.opengl import find_library
 from parc_ray.viewer.offscreen.scene import PALETTE, make_actor
 from parc_ray.viewer.offscreen.software import SoftwareRenderer
 from parc_ray.viewer.offscreen.versions import Version, actors_of, film_of, related
+from parc_ray.viewer.offscreen.video import write_gif
 from tests.data.test_export import made_clip
+from tests.envs.helpers import WADDLER
+from tests.evaluation.test_summary import mark
+from tests.stages.helpers import put_clips
 
 SIZE = (160, 120)
 
@@ -207,6 +213,9 @@ def run(*words):
 
 
 def test_films_have_the_pictures_they_should(data_sets, capsys):
+    imageio_ffmpeg = pytest.importorskip(
+        "imageio_ffmpeg", reason="films are written and read by it: pip install '.[video]'"
+    )
     clip = ("--clip", "made/clip_1")
     a, b, film = data_sets / "a", data_sets / "b", data_sets / "films" / "one.mp4"
     run(a, b, "--out", film, *clip)
@@ -238,6 +247,11 @@ def test_films_have_the_pictures_they_should(data_sets, capsys):
         (["--out", "x", "--clip", "none"], "--clip: none not among the 2 motions"),
         (["--out", "x", "--size", "8", "8"], "--size"),
         (["--out", "x", "--fps", "0"], "--fps: 0; 1 to 120"),
+        (
+            ["--out", "x.GIF", "--fps", "120", "--clip", "made/clip_1"],
+            "--fps: 120; a .gif shows 50",
+        ),
+        (["--out", "x", "--format", "gif", "--fps", "51"], "--fps: 51; a .gif shows 50"),
         (["--out", "x", "--labels", "p", "q"], "--labels: 2 for 1"),
         (["--out", "x", "--start", "99"], "the motion ends at"),
     ],
@@ -247,6 +261,52 @@ def test_what_cannot_be_rendered_is_refused(data_sets, words, message, monkeypat
     with pytest.raises(InputError, match=message):
         render.run(["a", *words, "--renderer", "software"])
     assert sorted(p.name for p in data_sets.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("fps", [7.0, 15.0, 30.0, 50.0])
+def test_pictures_of_a_gif_begin_when_they_should(tmp_path, fps):
+    """Pillow's reading of the file: every beginning is within half a hundredth of a second."""
+    shades = [np.full((8, 8, 3), 5 * k, np.uint8) for k in range(40)]
+    assert write_gif(tmp_path / "x.gif", iter(shades), fps) == 40
+    at = [0]
+    with Image.open(tmp_path / "x.gif") as gif:
+        assert gif.n_frames == 40
+        for number in range(40):
+            gif.seek(number)
+            at.append(at[-1] + gif.info["duration"])
+    np.testing.assert_allclose(at, 1000 * np.arange(41) / fps, atol=5.001)
+
+
+def test_upper_case_endings_are_the_same(data_sets):
+    run(data_sets / "a", "--out", data_sets / "x.GIF", "--clip", "made/clip_1")
+    with Image.open(data_sets / "x.GIF") as gif:
+        assert (gif.format, gif.n_frames) == ("GIF", 10)  # 19 / 30 s at 15 pictures per second
+
+
+def test_two_motions_never_go_to_one_file(tmp_path, humanoid):
+    clips = [replace(made_clip(humanoid), clip_id=name) for name in ("a/b", "a__b")]
+    save_dataset(tmp_path / "set", "set", clips, humanoid.digest)
+    with pytest.raises(InputError, match=r"a/b and a__b would both be written to a__b\.mp4"):
+        run(tmp_path / "set", "--out", tmp_path / "films")
+    assert not (tmp_path / "films").exists()
+
+
+def test_a_run_is_drawn_as_its_own_character(tmp_path, waddler, humanoid):
+    """The config's, not the humanoid; another one is refused by its digest."""
+    root = tmp_path / "run"
+    config = replace(get_recipe("smoke"), character=str(WADDLER), name="run")
+    clip = replace(made_clip(waddler), clip_id="w")
+    for name in ("generate", "record"):
+        put_clips(root, f"it_01/{name}", [clip], waddler)
+        record = {"source_id": "w", "clip_id": None}
+        (root / f"it_01/{name}/records.json").write_text(json.dumps([record]))
+        mark(root, f"it_01/{name}", 1.0, 1.0)
+    (root / "config.yaml").write_text(to_yaml(config))
+    run(root, "--out", tmp_path / "x.png", "--moments", "1")
+    with pytest.raises(InputError, match="made for character"):
+        run(root, "--out", tmp_path / "y.png", "--character", "humanoid")
+    assert (tmp_path / "x.png").exists()
+    assert not (tmp_path / "y.png").exists()
 
 
 def test_a_missing_data_set_is_one_line(tmp_path, capsys):

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,9 @@ from parc_ray.errors import InputError
 
 SUFFIXES = (".mp4", ".gif", ".png")
 GIF_FPS = 15.0
-"""Pictures per second of a GIF unless another rate is asked for; most programs cap it at 50."""
+"""Pictures per second of a GIF unless another rate is asked for."""
+GIF_MAX_FPS = 50.0
+"""Shorter than 20 ms most programs show no picture."""
 _GIF_COLOURS = 128
 
 Pictures = Iterator[NDArray[np.uint8]]
@@ -62,15 +64,28 @@ def write_mp4(path: Path, pictures: Pictures, fps: float) -> int:
 
 
 def write_gif(path: Path, pictures: Pictures, fps: float) -> int:
-    """A looping GIF with one palette per picture; returns how many there were."""
+    """A looping GIF with one palette per picture; returns how many there were.
+
+    Durations are whole hundredths of a second, rounded so that no picture begins more than 5 ms
+    off its time.
+
+    Args:
+        path: of the file.
+        pictures: (H, W, 3) each.
+        fps: up to ``GIF_MAX_FPS``.
+
+    Raises:
+        InputError: the directory cannot be written to.
+    """
     images = [Image.fromarray(p).quantize(_GIF_COLOURS, dither=Image.Dither.NONE) for p in pictures]
+    begins = [round(100 * k / fps) for k in range(len(images) + 1)]
     with _whole(path) as target:
         images[0].save(
             target,
             format="GIF",
             save_all=True,
             append_images=images[1:],
-            duration=round(1000 / fps),
+            duration=[10 * (b - a) for a, b in pairwise(begins)],
             loop=0,
         )
     return len(images)
