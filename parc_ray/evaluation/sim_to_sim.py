@@ -6,9 +6,12 @@ are means over the steps that were survived, so they are to be read beside the c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from envs.sims.base import SimConfig
 from envs.sims.registry import backend_factory
@@ -61,13 +64,28 @@ def measure_in(
         summary = episodes.summary(episodes.clip == index)
         rows.append({"clip": clip.clip_id, **{name: summary[name] for name in SHOWN}})
     table = pd.DataFrame(rows)
-    means = {name: float(table[name].to_numpy(dtype=float).mean()) for name in SHOWN}
+    means = {name: _mean(table[name].to_numpy(dtype=float)) for name in SHOWN}
     return pd.concat((table, pd.DataFrame([{"clip": ALL, **means}])), ignore_index=True)
 
 
+def _mean(values: NDArray[np.float64]) -> float:
+    """Mean of what is known: a clip that ends at once has no errors; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
 def gap_table(home: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Both tables side by side: ``<figure>_home``, ``_other`` and ``_gap`` (other minus home)."""
-    both = home.merge(other, on="clip", suffixes=("_home", "_other"), validate="one_to_one")
+    """Both tables side by side: ``<figure>_home``, ``_other`` and ``_gap`` (other minus home).
+
+    Rows belong together by their place: clips of several sources may have the same id.
+
+    Raises:
+        ValueError: the tables are not about the same clips.
+    """
+    if home["clip"].tolist() != other["clip"].tolist():
+        raise ValueError("the tables are of other clips, or in another order")
+    figures = other.drop(columns="clip").add_suffix("_other")
+    both = home.add_suffix("_home").rename(columns={"clip_home": "clip"}).join(figures)
     columns = ["clip"]
     for name in SHOWN:
         both[f"{name}_gap"] = both[f"{name}_other"] - both[f"{name}_home"]

@@ -38,8 +38,9 @@ def run(argv: list[str]) -> None:
         stage_command("record", argv)
         return
     options = arguments().parse_args(argv)
-    if options.starts < 1:
-        raise InputError(f"--starts: {options.starts} is out of range; allowed is 1 or more")
+    for word, count in (("--starts", options.starts), ("--clips", options.clips)):
+        if count is not None and count < 1:
+            raise InputError(f"{word}: {count} is out of range; allowed is 1 or more")
     storage, config = open_run(options.run)
     check_backend(options.backend, config)
     stage = trained_stage(storage, config, options.iteration)

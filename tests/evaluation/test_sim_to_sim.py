@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,7 +12,7 @@ from envs.sims.mujoco_cpu import MujocoCpuBackend
 from envs.sims.registry import BACKENDS
 from envs.tracking.config import TrackingConfig
 from parc_ray import cli
-from parc_ray.evaluation.sim_to_sim import ALL, SHOWN, gap_table, measure_in
+from parc_ray.evaluation.sim_to_sim import ALL, SHOWN, _mean, gap_table, measure_in
 from parc_ray.tools.record import is_stage
 from tests.envs.helpers import stand_clip, sway_clip
 from tests.evaluation.runs import make_run, tiny_config
@@ -75,6 +76,22 @@ def test_standing_needs_joints_that_hold(humanoid):
     assert table.loc[ALL, "joint_rad_gap"] > 0.02
 
 
+def test_clips_of_one_id_stay_apart_and_what_is_unknown_is_no_part_of_a_mean():
+    def figures(joint_rad):
+        rows = [{"clip": name, **dict.fromkeys(SHOWN, 1.0)} for name in ("walk", "walk", ALL)]
+        for row, value in zip(rows, joint_rad, strict=True):
+            row["joint_rad"] = value
+        return pd.DataFrame(rows)
+
+    table = gap_table(figures([0.1, 0.2, 0.15]), figures([0.4, 0.3, 0.35]))
+    assert table["clip"].tolist() == ["walk", "walk", ALL]
+    assert table["joint_rad_gap"].tolist() == pytest.approx([0.3, 0.1, 0.2])
+    with pytest.raises(ValueError, match="other clips"):
+        gap_table(figures([0.1] * 3), figures([0.1] * 3).iloc[::-1].reset_index(drop=True))
+    assert _mean(np.array([0.2, np.nan, 0.4])) == pytest.approx(0.3)
+    assert np.isnan(_mean(np.array([np.nan])))
+
+
 def test_a_simulator_has_no_gap_to_itself(humanoid):
     args = ("mujoco_cpu", humanoid, [stand_clip(humanoid, 8)], None, TrackingConfig())
     one, same, other = (
@@ -105,6 +122,8 @@ def test_the_command_prints_and_writes_the_gap(finished, capsys):
         (("--backend", "mujoco_cpu"), "trained in it; choose one of"),
         (("--backend", "elsewhere"), "simulator elsewhere: there is no ice here"),
         (("--backend", "on_ice", "--starts", "0"), "--starts: 0 is out of range"),
+        (("--backend", "on_ice", "--clips", "0"), "--clips: 0 is out of range"),
+        (("--backend", "on_ice", "--clips", "-1"), "--clips: -1 is out of range"),
         (("--backend", "on_ice", "--iteration", "7"), "no tracker is trained yet"),
         ((), "the following arguments are required: --backend"),
     ],
