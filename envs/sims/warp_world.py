@@ -30,10 +30,11 @@ _CONTACTS = _FULL.BROADPHASE | _FULL.NARROWPHASE | _FULL.CCD
 _CONSTRAINTS = _FULL.NEFC | _FULL.NJMAX_NNZ
 _MATCHES = _FULL.CONTACT_MATCH
 _GROWABLE = int(_CONTACTS | _CONSTRAINTS | _MATCHES)
+_HARMLESS = int(_FULL.ITERATIONS | _FULL.LS_ITERATIONS)  # a solver that used all it was given
 _SLOW_START_S = 5.0
 
 
-class CapacityError(RuntimeError):
+class CapacityError(InputError):
     """A simulator ran out of room for contacts or constraints and may not take more."""
 
 
@@ -123,6 +124,7 @@ class WarpWorlds:
         """Allocate; worlds begin in the model's neutral pose, without ground."""
         self.device, self.capacity, self.num_worlds = device, capacity, num_worlds
         self.growths = 0
+        self._told = 0
         self._mjm, self._boxes, self._substeps = model, boxes, substeps
         # Divergence is found and contained above; MuJoCo Warp cannot switch its own off.
         model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
@@ -198,6 +200,7 @@ class WarpWorlds:
 
     def _lacking(self) -> int:
         """Which arrays were too small since the last look, as bits of `OverflowType`."""
+        self._warn_of_others()
         bits = self._overflow & _GROWABLE
         if not bool(bits.any()):
             return 0
@@ -216,6 +219,23 @@ class WarpWorlds:
             self.capacity.constraints,
         )
         return full
+
+    def _warn_of_others(self) -> None:
+        """Say once per kind what else overflowed; more room is no cure for these."""
+        others = self._overflow & ~(_GROWABLE | _HARMLESS | self._told)
+        if not bool(others.any()):
+            return
+        for kind in _FULL:
+            count = int(((others & int(kind)) != 0).sum())
+            if count:
+                self._told |= int(kind)
+                logger.warning(
+                    "mujoco_warp: overflow %s in %d of %d environments; their contacts in this "
+                    "step may be wrong (said once)",
+                    kind.name,
+                    count,
+                    self.num_worlds,
+                )
 
     def _grow(self, full: int) -> None:
         """More room where it lacked; states, controls and ground are kept."""

@@ -103,6 +103,31 @@ def test_room_does_not_grow_for_ever(stool, monkeypatch):
     sim.close()
 
 
+def test_running_out_of_room_is_a_mistake_in_the_config():
+    from envs.sims.warp_world import CapacityError
+
+    assert issubclass(CapacityError, InputError)  # one line, exit code 2
+
+
+def test_other_overflows_are_said_once(stool, caplog):
+    from mujoco_warp import OverflowType as Kind
+
+    sim = opened(stool, 3)
+    worlds = sim._worlds
+    worlds._overflow[:2] = int(Kind.EPA_HORIZON)
+    worlds._overflow[2] = int(Kind.HFIELD | Kind.ITERATIONS | Kind.LS_ITERATIONS)
+    for _ in range(2):
+        assert worlds._lacking() == 0
+    said = [r.getMessage() for r in caplog.records if "overflow" in r.getMessage()]
+    assert len(said) == 2
+    assert "HFIELD in 1 of 3" in said[0] + said[1]
+    assert "EPA_HORIZON in 2 of 3" in said[0] + said[1]
+    worlds._overflow[:] = int(Kind.NVMAX)
+    worlds._lacking()
+    assert "NVMAX in 3 of 3" in caplog.text
+    sim.close()
+
+
 def test_torch_looks_at_warps_own_arrays(stool):
     sim = opened(stool, 2)
     put(sim, stand_state(stool, 2, height=5.0))
