@@ -150,9 +150,44 @@ def require_resources(nodes: Mapping[str, str]) -> None:
             f"{', '.join(sorted(k for k in offered if ':' not in k)) or 'no resources'}; start a "
             f"node with --resources '{{\"{name}\": 1}}', or leave the value empty"
         )
-        if not Path(_AUTOSCALING_FILE).expanduser().exists():
+        if not _nodes_may_come():
             raise InputError(text)
         logger.warning("%s; waiting for the autoscaler", text)
+
+
+def require_gpus(demands: Mapping[str, float]) -> None:
+    """Refuse workers that ask for more GPUs than any node has, for they would wait for ever.
+
+    With an autoscaler a node may still come; then this is only said.
+
+    Args:
+        demands: settings, for messages, to the GPUs of one worker.
+
+    Raises:
+        InputError: a demand that no node of a cluster of fixed size meets.
+    """
+    import ray
+
+    if not demands:
+        return
+    offered = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    most = max(offered, default=0.0)
+    for setting, gpus in demands.items():
+        if gpus <= most:
+            continue
+        text = (
+            f"{setting}: a worker asks for {gpus:g} GPUs, no node of Ray's has more than {most:g}; "
+            f"allowed is up to {most:g}{'' if most else ' (on the CPU)'}; lower the value, or give "
+            "Ray a node with a GPU"
+        )
+        if not _nodes_may_come():
+            raise InputError(text)
+        logger.warning("%s; waiting for the autoscaler", text)
+
+
+def _nodes_may_come() -> bool:
+    """Whether the cluster launcher's autoscaler may add nodes to this cluster."""
+    return Path(_AUTOSCALING_FILE).expanduser().exists()
 
 
 def disconnect() -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from parc_ray import cluster
 from parc_ray.config import ParcConfig
 from parc_ray.console import format_metrics
+from parc_ray.demands import gpu_demands
 from parc_ray.errors import find_input_error
 from parc_ray.faults import damaged_sources, forget, lost_worker, makers, same_again
 from parc_ray.hosting import Hosted, needs_host
@@ -75,9 +76,16 @@ class _Begun:
 class Dispatcher:
     """Runs the stages of one driver."""
 
-    def __init__(self, config: ParcConfig) -> None:
-        """Of a run with this config; nothing is started."""
+    def __init__(self, config: ParcConfig, stages: Collection[str] = ()) -> None:
+        """Of a run with this config; nothing is started.
+
+        Args:
+            config: the run's.
+            stages: names of those that have to run; what they ask of GPUs is compared with what
+                there is as soon as Ray is there.
+        """
         self._config = config
+        self._demands = gpu_demands(config, stages)
         self._beside: dict[str, _Begun] = {}
         self._mendings = 0
 
@@ -122,6 +130,8 @@ class Dispatcher:
 
     def _connect(self) -> None:
         cluster.connect(self._config.resources)
+        cluster.require_gpus(self._demands)
+        self._demands = {}  # nodes that die later may come back
 
     def _host(self, context: StageContext, stage: PlannedStage) -> Hosted:
         self._connect()

@@ -12,6 +12,7 @@ from parc_ray.character.character import load_character
 from parc_ray.config import ParcConfig
 from parc_ray.data.sample_data import WHEEL_SHA256
 from parc_ray.data.storage import Storage
+from parc_ray.demands import require_driver_gpu
 from parc_ray.errors import InputError
 from parc_ray.plan import PlannedStage, Source
 from parc_ray.stages.base import DONE, Artifact, StageContext, hash_path, read_result
@@ -49,10 +50,11 @@ def check_inputs(
         force: whether finished stages may be run again.
 
     Raises:
-        InputError: unknown character or simulator, one that cannot run, an earlier stage that is
-            missing, or initial data that cannot be used.
+        InputError: unknown character or simulator, one that cannot run, a GPU that this machine
+            lacks, an earlier stage that is missing, or initial data that cannot be used.
     """
     coming: set[str] = set()
+    unnamed = True
     for stage in stages:
         context = StageContext(run=run, iteration=stage.iteration, config=config)
         for name, source in stage.inputs.items():
@@ -61,8 +63,11 @@ def check_inputs(
         if stage.reads_data:
             require_data(config.data.path)
         if force or read_result(context, stage.name) is None:
-            if not coming:
+            if unnamed:
                 _check_names(config)
+                unnamed = False
+            if stage.name == "train-tracker":
+                require_driver_gpu(config)
             if stage.reads_data:
                 get_stage(stage.name).check(config)
         coming.add(stage.label)

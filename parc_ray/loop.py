@@ -83,12 +83,15 @@ def _run_all(
 ) -> dict[str, StageResult]:
     """Run stages in their order; with ``resources.overlap`` evaluations run beside what follows."""
     results: dict[str, StageResult | None] = {}
-    dispatcher = Dispatcher(config)
+
+    def context_of(stage: PlannedStage) -> StageContext:
+        return StageContext(run=storage, iteration=stage.iteration, config=config, force=force)
+
+    coming = {stage.name for stage in stages if not finished(context_of(stage), stage)}
+    dispatcher = Dispatcher(config, coming)
     try:
         for stage in stages:
-            context = StageContext(
-                run=storage, iteration=stage.iteration, config=config, force=force
-            )
+            context = context_of(stage)
             lock.require_held()
             results |= dispatcher.collect([stage_label(s) for s in stage.inputs.values()])
             if (

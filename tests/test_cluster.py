@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from parc_ray import cluster
+from parc_ray.arguments import override
 from parc_ray.config import ResourcesConfig
+from parc_ray.demands import gpu_demands, require_driver_gpu
 from parc_ray.errors import InputError
+from parc_ray.recipes import get_recipe
+from parc_ray.stages.registry import stage_names
 
 
 @pytest.fixture(autouse=True)
@@ -116,3 +120,68 @@ def test_a_resource_that_no_node_offers_is_refused_where_none_can_come(
     assert cluster.driver_has({"CPU": 4, "GPU": 0})
     assert not cluster.driver_has({"GPU": 1})
     assert not cluster.driver_has({"sim": 0.001})
+
+
+def with_nodes(monkeypatch, tmp_path, *gpus: float, alive: bool = True) -> None:
+    """A cluster of nodes with these GPUs, without Ray."""
+    import ray
+
+    nodes = [{"Alive": alive, "Resources": {"CPU": 8.0, "GPU": n}} for n in gpus]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(cluster, "_AUTOSCALING_FILE", str(tmp_path / "bootstrap.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "refused"),
+    [((0, 0), 0.5, True), ((1, 1), 2, True), ((0, 2), 2, False), ((), 0.5, True)],
+)
+def test_a_gpu_that_no_node_has_is_refused(monkeypatch, tmp_path, gpus, asked, refused):
+    with_nodes(monkeypatch, tmp_path, *gpus)
+    cluster.require_gpus({})
+    if not refused:
+        cluster.require_gpus({"tracker.gpus_per_learner": asked})
+        return
+    most = max(gpus, default=0)
+    with pytest.raises(InputError, match=rf"^tracker\.gpus_per_learner: .* more than {most};"):
+        cluster.require_gpus({"tracker.gpus_per_learner": asked})
+
+
+def test_gpus_of_lost_nodes_do_not_count(monkeypatch, tmp_path):
+    with_nodes(monkeypatch, tmp_path, 8, alive=False)
+    with pytest.raises(InputError, match="more than 0"):
+        cluster.require_gpus({"tracker.gpus_per_learner": 1})
+
+
+def test_an_autoscaler_may_bring_a_gpu(monkeypatch, tmp_path, caplog):
+    with_nodes(monkeypatch, tmp_path, 0)
+    (tmp_path / "bootstrap.yaml").write_text("provider:\n  type: aws\n")
+    cluster.require_gpus({"tracker.gpus_per_learner": 1})
+    assert "waiting for the autoscaler" in caplog.text
+
+
+def test_what_the_recipes_ask_of_gpus():
+    names = stage_names()
+    found = gpu_demands(get_recipe("base"), names)
+    assert found["tracker.gpus_per_learner"] == 1.0
+    assert {setting.split(".")[3] for setting in found if "places" in setting} == {
+        *("generator", "generate", "evaluate")
+    }
+    assert gpu_demands(get_recipe("quick"), names) == {}
+    assert gpu_demands(get_recipe("base"), ["augment", "record"]) == {}
+    words = ["--tracker.placement", "split", "--tracker.num_runners", "2"]
+    split = override(get_recipe("base"), [*words, "--tracker.gpus_per_runner", "0.25"])
+    assert gpu_demands(split, ["train-tracker"]) == {"tracker.gpus_per_runner": 0.25}
+
+
+def test_a_tracker_in_the_driver_needs_the_drivers_gpu(monkeypatch):
+    import torch
+
+    config = override(get_recipe("base"), ["--resources.tracker_host", "driver"])
+    assert gpu_demands(config, ["train-tracker"]) == {}  # nothing of Ray
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"^tracker\.gpus_per_learner: .* finds none here"):
+        require_driver_gpu(config)
+    require_driver_gpu(get_recipe("base"))  # may go elsewhere
+    require_driver_gpu(get_recipe("quick"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    require_driver_gpu(config)

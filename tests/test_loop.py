@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from envs.sims import registry
 from parc_ray import cluster, dispatch, loop
 from parc_ray.config import ParcConfig
 from parc_ray.config_io import from_yaml
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
+from parc_ray.inputs import check_inputs
 from parc_ray.lock import RunLock
 from parc_ray.plan import plan
 from parc_ray.scalars import read_scalars
@@ -203,6 +205,36 @@ def test_ray_is_connected_only_for_a_stage_that_needs_it(tmp_path, monkeypatch):
     assert calls == [config.resources] * 2
     loop.run(config)
     assert len(calls) == 2
+
+
+def test_gpus_that_nobody_has_are_refused_before_any_stage_works(tmp_path, monkeypatch):
+    """Those of later stages too, and only those of stages that have to run."""
+    import ray
+
+    monkeypatch.setattr(cluster, "connect", lambda resources: None)
+    monkeypatch.setattr(cluster, "_AUTOSCALING_FILE", str(tmp_path / "nothing"))
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 4.0}}])
+    spec = get_stage("augment")
+    override_stage("augment", StageSpec(section=spec.section, body=spec.body, needs_ray=True))
+    config = fake_config(str(tmp_path))
+    greedy = replace(config, resources=replace(config.resources, gpus_per_worker=0.5))
+    with pytest.raises(InputError, match=r"resources\.gpus_per_worker .*asks for 0\.5 GPUs"):
+        loop.run(greedy)
+    assert not (tmp_path / "smoke/executions.log").exists()
+    loop.run_stages(greedy, [s for s in plan(greedy) if s.label == "it_00/augment"])
+
+
+@pytest.mark.parametrize("simulator", ["nobodys", "isaacgym"])
+def test_a_simulator_is_looked_at_where_a_run_goes_on(tmp_path, monkeypatch, simulator):
+    monkeypatch.setattr(registry, "missing", lambda name: None if name == "mujoco_cpu" else "no")
+    config = fake_config(str(tmp_path))
+    stages = plan(config)
+    loop.run_stages(config, stages[:1])
+    storage = Storage.from_uri(tmp_path / "smoke")
+    check_inputs(storage, config, stages, force=False)
+    with pytest.raises(InputError, match=f"^--simulator {simulator}"):
+        check_inputs(storage, replace(config, simulator=simulator), stages, force=False)
+    check_inputs(storage, replace(config, simulator=simulator), stages[:1], force=False)
 
 
 def test_killed_within_a_stage_and_continued(tmp_path):

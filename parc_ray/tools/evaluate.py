@@ -17,6 +17,7 @@ from parc_ray import cluster
 from parc_ray.config import ParcConfig
 from parc_ray.console import setup_logging
 from parc_ray.data.storage import Storage
+from parc_ray.demands import gpu_demands
 from parc_ray.errors import InputError
 from parc_ray.evaluation.protocols import OWN, PROTOCOLS, Protocol, get_protocol
 from parc_ray.evaluation.run_tests import (
@@ -138,7 +139,7 @@ def measure(
         force: do again what was done with other models or settings.
         trackers: whether trackers are tested too.
     """
-    plan_ = TestPlan(protocol=protocol, connect=lambda: cluster.connect(config.resources))
+    plan_ = TestPlan(protocol=protocol, connect=lambda: _connect(config))
     initial = _initial(storage, config)
     found, digest = [], ""
     for stage in tested:
@@ -165,6 +166,11 @@ def measure(
             )
         )
     return found, digest
+
+
+def _connect(config: ParcConfig) -> None:
+    cluster.connect(config.resources)
+    cluster.require_gpus(gpu_demands(config, ["evaluate"]))
 
 
 def _protocol(
