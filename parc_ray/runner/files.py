@@ -18,7 +18,7 @@ DAMAGED = (
     OSError,
     EOFError,
     MemoryError,  # a header that tells of an array larger than the machine
-    RuntimeError,  # an encrypted member; NotImplementedError: an unknown compression
+    RuntimeError,  # an encrypted member, an unknown compression
     TypeError,
     ValueError,
     struct.error,
