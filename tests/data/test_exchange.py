@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pickle
 
-import bvhio
 import numpy as np
 import pytest
 import torch
 import trimesh
+from scipy.spatial.transform import Rotation
+
+pytest.importorskip("bvhio", reason="reads BVH back: pip install '.[dev]'")
+pytest.importorskip("pxr", reason="reads USD back: pip install '.[dev]' or '.[usd]'")
+pytest.importorskip("pygltflib", reason="reads glTF back: pip install '.[dev]'")
+
+import bvhio
 from pxr import Usd, UsdGeom
 from pygltflib import GLTF2
-from scipy.spatial.transform import Rotation
 
 from parc_ray.character.geometry import lowest_point
 from parc_ray.character.kinematics import fk_from_dof
