@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -42,6 +43,27 @@ def _fixed_seeds() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (libraries that use the global generator)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _plain_logging() -> Iterator[None]:
+    """`setup_logging` is for the process; what it changed is undone around every test.
+
+    Before it, too: fixtures of a module run whole programs. `caplog` needs the propagation.
+    """
+    _undo_setup_logging()
+    yield
+    _undo_setup_logging()
+
+
+def _undo_setup_logging() -> None:
+    for name in ("parc_ray", "algorithms", "envs"):
+        log = logging.getLogger(name)
+        for handler in list(log.handlers):
+            log.removeHandler(handler)
+            handler.close()
+        log.propagate = True
+        log.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

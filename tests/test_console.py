@@ -38,3 +38,10 @@ def test_logging_goes_to_stderr_and_file_once(tmp_path, capsys):
 
 def test_input_errors_are_one_line_whatever_they_are_built_from():
     assert str(InputError("a:\n  b;   c")) == "a: b; c"
+
+
+def test_a_test_that_follows_is_heard_by_caplog(caplog):
+    """Whatever ran before: `tests/conftest.py` undoes what `setup_logging` leaves."""
+    for name in ("parc_ray.x", "algorithms.ppo", "envs.sims"):
+        logging.getLogger(name).warning("heard")
+    assert caplog.text.count("heard") == 3
