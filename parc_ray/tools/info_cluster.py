@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 from parc_ray.versions import versions
 
-ANSWER_S = 60.0
+ANSWER_S = 120.0
 """How long a node may take to answer, s; its first process imports what it is asked about."""
 _SHOWN = ("CPU", "GPU", "memory", "object_store_memory")
 
@@ -26,12 +27,18 @@ def cluster_facts(address: str, storage: str | None) -> dict[str, Any]:
         storage: directory of runs; None: the default.
 
     Raises:
-        InputError: no cluster answers, or its versions or token are others.
+        InputError: there is no cluster, it does not answer, or its versions or token are others.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    cluster.connect(ResourcesConfig(address=address))
+    resources = ResourcesConfig(address=address)
+    if address == "detect" and cluster.find_address(resources) == "local":
+        raise InputError(
+            "--address: detect finds no Ray cluster here; allowed are auto, host:port or local (a "
+            "Ray of this command's own); start the cluster, set RAY_ADDRESS or give --address"
+        )
+    cluster.connect(resources)
     place = Storage.from_uri(storage or ParcConfig().storage)
     probe = f".parc-probe-{uuid.uuid4().hex}"
     fresh = not place.exists()
@@ -53,7 +60,10 @@ def cluster_facts(address: str, storage: str | None) -> dict[str, Any]:
         ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)
         facts["nodes"] = [_node(n, ref) for n, ref in zip(nodes, asked, strict=True)]
     finally:
-        place.delete("" if fresh else probe)
+        place.delete(probe)
+        if fresh and place.is_local:  # whatever else was put there meanwhile stays
+            with contextlib.suppress(OSError):
+                place.local_path().rmdir()
     facts["dead_nodes"] = sum(not node["Alive"] for node in ray.nodes())
     facts["problems"] = problems(facts)
     return facts
@@ -61,13 +71,13 @@ def cluster_facts(address: str, storage: str | None) -> dict[str, Any]:
 
 def node_facts(place: Storage, probe: str) -> dict[str, Any]:
     """What a process on a node finds there: versions, the driver's probe file, simulators."""
-    from envs.sims.registry import BACKENDS, missing
+    from envs.sims.registry import BACKENDS, found_by_trying
 
     return {
         "host": socket.gethostname(),
         "versions": versions(),
         "storage": _read_probe(place, probe),
-        "simulators": {name: missing(name) for name in BACKENDS},
+        "simulators": {name: found_by_trying(name) for name in BACKENDS},
     }
 
 
@@ -86,11 +96,16 @@ def problems(facts: Mapping[str, Any]) -> list[str]:
         found += [
             f"{where}: {name} {theirs.get(name)}, the driver has {version}"
             for name, version in ours.items()
-            if theirs.get(name) != version
+            if _public(theirs.get(name)) != _public(version)
         ]
         if node["storage"]:
             found.append(f"{where}: {node['storage']}")
     return found
+
+
+def _public(version: str | None) -> str | None:
+    """A version without what a build adds (``+cpu``, ``+cu128``): nodes with GPUs have another."""
+    return None if version is None else version.partition("+")[0]
 
 
 def cluster_text(facts: Mapping[str, Any]) -> str:

@@ -7,10 +7,11 @@ import json
 
 import pytest
 
+from parc_ray import cluster
 from parc_ray.cli import main
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
-from parc_ray.tools import info
+from parc_ray.tools import info, info_cluster
 from parc_ray.tools.info_cluster import _read_probe, cluster_facts, cluster_text, problems
 from parc_ray.versions import versions
 
@@ -57,6 +58,42 @@ def test_a_node_that_mounts_something_else_is_seen(tmp_path):
     here.write_bytes_atomic("probe", b"probe")
     assert _read_probe(here, "probe") is None
     assert "another directory" in str(_read_probe(there, "probe"))
+
+
+def test_builds_of_one_version_are_no_problem(facts):
+    other = copy.deepcopy(facts)
+    other["nodes"][0]["versions"]["torch"] = versions()["torch"].partition("+")[0] + "+cu128"
+    assert problems(other) == []
+
+
+def test_what_others_put_into_the_storage_meanwhile_stays(ray_session, tmp_path, monkeypatch):
+    place = tmp_path / "new"
+    real = info_cluster._write_probe
+
+    def beside_a_run(storage, probe):
+        said = real(storage, probe)
+        (place / "a_run").mkdir()
+        (place / "a_run" / "config.yaml").write_text("")
+        return said
+
+    monkeypatch.setattr(info_cluster, "_write_probe", beside_a_run)
+    monkeypatch.setattr(info_cluster, "node_facts", _answer)
+    cluster_facts("local", str(place))
+    assert [p.name for p in place.rglob("*")] == ["a_run", "config.yaml"]
+
+
+def _answer(place: Storage, probe: str) -> dict[str, object]:
+    return {"host": "h", "versions": versions(), "storage": None, "simulators": {}}
+
+
+def test_without_a_cluster_none_is_started(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(cluster, "connect", lambda resources: pytest.fail("connected"))
+    with pytest.raises(SystemExit) as caught:
+        main(["info", "--cluster"])
+    assert caught.value.code == 2
+    assert "--address: detect finds no Ray cluster" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
