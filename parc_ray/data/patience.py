@@ -19,24 +19,19 @@ T = TypeVar("T")
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Pauses between the tries of one call, s."""
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_PASSING = {
-    errno.EAGAIN,
-    errno.EBUSY,
-    errno.ECONNABORTED,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.EIO,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.ENOTCONN,
-    errno.EPIPE,
-    errno.EREMOTEIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-}
+
+
+def _numbers(*names: str) -> frozenset[int]:
+    """Numbers of errors that this system knows; EREMOTEIO, for one, is Linux's alone."""
+    return frozenset(getattr(errno, name) for name in names if hasattr(errno, name))
+
+
+_FULL = _numbers("ENOSPC", "EDQUOT")
+_PASSING = _numbers(
+    *("EAGAIN", "EBUSY", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN"),
+    *("EHOSTUNREACH", "EIO", "ENETDOWN", "ENETUNREACH", "ENOTCONN", "EPIPE", "EREMOTEIO"),
+    *("ESTALE", "ETIMEDOUT"),
+)
 _PASSING_WORDS = ("network", "timeout", "timed out", "slow_down", "service_unavailable", "curl")
 
 logger = logging.getLogger(__name__)
