@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from parc_ray.config import ResourcesConfig
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")  # where `ray start` writes the address
 _AUTOSCALING_FILE = "~/ray_bootstrap_config.yaml"  # on heads that the cluster launcher made
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -38,9 +39,11 @@ def find_address(resources: ResourcesConfig) -> str:
 
     A cluster is known when ``RAY_ADDRESS`` is set or ``ray start`` left its address behind.
     """
+    from ray._common.utils import get_ray_address_file
+
     if resources.address != "detect":
         return resources.address
-    if os.environ.get("RAY_ADDRESS") or _CLUSTER_FILE.exists():
+    if os.environ.get("RAY_ADDRESS") or Path(get_ray_address_file(None)).exists():
         return "auto"
     return "local"
 
@@ -186,8 +189,20 @@ def require_gpus(demands: Mapping[str, float]) -> None:
 
 
 def _nodes_may_come() -> bool:
-    """Whether the cluster launcher's autoscaler may add nodes to this cluster."""
-    return Path(_AUTOSCALING_FILE).expanduser().exists()
+    """Whether the cluster launcher's autoscaler may add nodes to this cluster.
+
+    Clusters of machines that are there (``provider: type: local``) leave the same file and get no
+    others.
+    """
+    path = Path(_AUTOSCALING_FILE).expanduser()
+    if not path.exists():
+        return False
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError):
+        return True  # of a launcher, in whatever form
+    provider = found.get("provider") if isinstance(found, dict) else None
+    return not isinstance(provider, dict) or provider.get("type") != "local"
 
 
 def disconnect() -> None:

@@ -28,6 +28,15 @@ _PLACEMENT_KEYS = ("name", "storage", "resources")
 """Sections that say where a run computes and stores, not what it computes."""
 
 
+def _is_address(text: str) -> bool:
+    """Whether ``text`` can be the address of a Ray cluster."""
+    if text in ("detect", "local", "auto"):
+        return True
+    host, _, port = text.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() else 0
+    return bool(host) and not set(host) & set(" /\\") and 1 <= number <= 65535
+
+
 def require(ok: bool, where: str, value: object, allowed: str) -> None:
     """Raise a one-line ``InputError`` naming field ``where`` unless ``ok``."""
     if not ok:
@@ -259,6 +268,10 @@ class ResourcesConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        words = "detect, local, auto or host:port"
+        require(_is_address(self.address), "resources.address", self.address, words)
+        ok = self.object_store_mb is None or self.object_store_mb >= 75  # Ray refuses less
+        require(ok, "resources.object_store_mb", self.object_store_mb, "75 or more, or None")
         for name in ("generator_workers", "generate_actors", "record_actors", "threads_per_worker"):
             require(getattr(self, name) >= 1, f"resources.{name}", getattr(self, name), ">= 1")
         for name in ("cpus_per_worker", "gpus_per_worker", "stage_retries"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from parc_ray import cluster
@@ -18,18 +16,19 @@ from parc_ray.stages.registry import stage_names
 @pytest.fixture(autouse=True)
 def _no_cluster(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(cluster, "_CLUSTER_FILE", tmp_path / "ray_current_cluster")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where `ray start` would write
 
 
 def test_without_a_cluster_ray_is_local():
     assert cluster.find_address(ResourcesConfig()) == "local"
 
 
-def test_a_known_cluster_is_used(monkeypatch):
+def test_a_known_cluster_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert cluster.find_address(ResourcesConfig()) == "auto"
     monkeypatch.delenv("RAY_ADDRESS")
-    Path(cluster._CLUSTER_FILE).write_text("10.0.0.1:6379")
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379")
     assert cluster.find_address(ResourcesConfig()) == "auto"
     assert cluster.find_address(ResourcesConfig(address="local")) == "local"
 
@@ -157,6 +156,32 @@ def test_an_autoscaler_may_bring_a_gpu(monkeypatch, tmp_path, caplog):
     (tmp_path / "bootstrap.yaml").write_text("provider:\n  type: aws\n")
     cluster.require_gpus({"tracker.gpus_per_learner": 1})
     assert "waiting for the autoscaler" in caplog.text
+
+
+def test_a_launcher_of_machines_that_are_there_brings_none(monkeypatch, tmp_path):
+    with_nodes(monkeypatch, tmp_path, 0)
+    (tmp_path / "bootstrap.yaml").write_text("provider:\n  type: local\n  head_ip: 10.0.0.1\n")
+    with pytest.raises(InputError, match="more than 0"):
+        cluster.require_gpus({"tracker.gpus_per_learner": 1})
+
+
+@pytest.mark.parametrize("address", ["foo", "a:b", "host:0", "host:99999", ":6379", "", "a b:1"])
+def test_addresses_that_are_none_are_refused(address):
+    with pytest.raises(InputError, match=r"resources\.address: .*host:port"):
+        ResourcesConfig(address=address)
+
+
+@pytest.mark.parametrize(
+    "address", ["detect", "local", "auto", "10.0.0.1:6379", "head.local:1", "[::1]:6379"]
+)
+def test_addresses_that_may_be(address):
+    assert ResourcesConfig(address=address).address == address
+
+
+@pytest.mark.parametrize("size", [0, -1, 50])
+def test_an_object_store_too_small_for_ray_is_refused(size):
+    with pytest.raises(InputError, match=r"resources\.object_store_mb"):
+        ResourcesConfig(object_store_mb=size)
 
 
 def test_what_the_recipes_ask_of_gpus():
