@@ -34,10 +34,6 @@ _HARMLESS = int(_FULL.ITERATIONS | _FULL.LS_ITERATIONS)  # a solver that used al
 _SLOW_START_S = 5.0
 
 
-class CapacityError(InputError):
-    """A simulator ran out of room for contacts or constraints and may not take more."""
-
-
 @wp.kernel
 def _peak_speed(qvel: wp.array2d[float], peak: wp.array[float]) -> None:
     world = wp.tid()
@@ -153,7 +149,7 @@ class WarpWorlds:
         is run again from its beginning with more room.
 
         Raises:
-            CapacityError: the room has grown as far as it may.
+            InputError: the room has grown as far as it may.
         """
         before = [x.clone() for x in (self.qpos, self.qvel, self.warmstart)]
         while True:
@@ -241,7 +237,7 @@ class WarpWorlds:
         """More room where it lacked; states, controls and ground are kept."""
         old = self.capacity
         if self.growths >= _MOST_GROWTHS:
-            raise CapacityError(
+            raise InputError(
                 f"mujoco_warp: no room for {' and '.join(_names(full))} even with {old.contacts} "
                 f"contacts and {old.constraints} constraints per environment; set "
                 "sim.max_contacts and sim.max_constraints higher if that many are real"
