@@ -30,7 +30,7 @@ from torch import Tensor
 
 from envs.sims.base import SimConfig
 from envs.sims.isaacgym_asset import isaacgym_mjcf
-from envs.sims.isaacgym_bridge import Bridge, missing_interpreter
+from envs.sims.isaacgym_bridge import Bridge, failed_import, missing_interpreter
 from envs.sims.isaacgym_state import Conversion, blank_state
 from envs.sims.mujoco_model import ModelBuilder, terrain_boxes
 from envs.sims.terrain_contact import TerrainContact
@@ -74,6 +74,11 @@ class IsaacGymBackend:
     def missing() -> str | None:
         """What this machine lacks to run it; None where a server can be tried."""
         return missing_interpreter()
+
+    @staticmethod
+    def trial() -> str | None:
+        """What keeps the server's interpreter from importing the package; None where it can."""
+        return failed_import()
 
     @staticmethod
     def wants_gpu(config: SimConfig) -> bool:

@@ -50,7 +50,7 @@ STEP_S = "PARC_ISAACGYM_STEP_S"
 _SERVER = Path(__file__).parent / "isaacgym_server"
 _SHARED_MEMORY = Path("/dev/shm")
 _OWN_SETTINGS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-_LOG_LINES, _END_S, _STEP_S = 12, 2.0, 4.0
+_LOG_LINES, _END_S, _STEP_S, _IMPORT_S = 12, 2.0, 4.0, 60.0
 
 
 class Bridge:
@@ -297,6 +297,29 @@ def missing_interpreter() -> str | None:
             f"{PYTHON}: {path} is no executable file; it must name a Python 3.8 (docs/isaacgym.md)"
         )
     return None
+
+
+def failed_import() -> str | None:
+    """Why the interpreter cannot import the package, in one sentence; None where it can."""
+    path = interpreter()
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = _spawn([path, "-c", "import sys, isaacgym"], [], log)
+        except InputError as error:
+            return str(error)
+        try:
+            status = process.wait(_IMPORT_S)
+        except subprocess.TimeoutExpired:
+            return f"{PYTHON}: {path} did not import isaacgym within {_IMPORT_S:g} s"
+        finally:
+            _kill(process)
+            process.wait()
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip().splitlines()
+    if status == 0:
+        return None
+    last = said[-1].strip() if said else f"exit status {status}"
+    return f"{PYTHON}: {path} cannot import isaacgym ({last}); docs/isaacgym.md says how to get it"
 
 
 def server_environment() -> dict[str, str]:

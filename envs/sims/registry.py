@@ -60,6 +60,16 @@ def missing(name: str) -> str | None:
     return look() if look is not None else None
 
 
+def found_by_trying(name: str) -> str | None:
+    """As `missing`, and what shows only when the engine is loaded, which may take a while.
+
+    Backends whose engine is not this interpreter's say so in a static method ``trial()``.
+    """
+    lack = missing(name)
+    trial = getattr(BACKENDS[name], "trial", None) if lack is None else None
+    return trial() if trial is not None else lack
+
+
 def wants_gpu(name: str, config: SimConfig) -> bool:
     """Whether backend ``name`` with these settings is meant to simulate on a GPU.
 

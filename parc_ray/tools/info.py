@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from envs.sims.registry import BACKENDS, missing
+from envs.sims.registry import BACKENDS, found_by_trying
 from parc_ray.data.importers.pipeline import holds_motions
 from parc_ray.errors import InputError
 from parc_ray.loop import CONFIG_FILE
@@ -45,12 +45,13 @@ def run(argv: list[str]) -> None:
         )
     if options.verify:
         raise InputError("--verify: compares the hashes of a data set's parts; name a data set")
+    lacking = {name: found_by_trying(name) for name in BACKENDS}
     facts: dict[str, object] = {
         "versions": versions(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "gpus": _gpus(),
-        "simulators": {name: missing(name) for name in BACKENDS},
+        "simulators": lacking,
     }
     stages = progress(*open_run(options.path)) if options.path else {}
     if options.path:
@@ -63,8 +64,8 @@ def run(argv: list[str]) -> None:
     print(f"{'system':<10} {facts['system']}")
     print(f"{'cores':<10} {facts['cores']}")
     print(f"{'gpus':<10} {', '.join(_gpus()) or 'none'}")
-    for name in BACKENDS:
-        print(f"{'simulator':<10} {name}: {missing(name) or 'runs here'}")
+    for name, lack in lacking.items():
+        print(f"{'simulator':<10} {name}: {lack or 'runs here'}")
     for label, state in stages.items():
         print(f"{label:<26} {state}")
 

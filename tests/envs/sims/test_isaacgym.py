@@ -413,6 +413,22 @@ def test_an_interpreter_without_the_package_is_named(waddler_, monkeypatch, tmp_
         make_backend("isaacgym", waddler_, 1, [FLAT])
 
 
+def test_info_lets_the_interpreter_import_the_package(monkeypatch, tmp_path):
+    from envs.sims.registry import found_by_trying
+
+    with quick():
+        assert found_by_trying("isaacgym") is None
+    monkeypatch.setenv(isaacgym_bridge.PYTHON, sys.executable)
+    monkeypatch.setenv(isaacgym_bridge.PYTHONPATH, str(tmp_path))
+    assert missing("isaacgym") is None
+    assert "No module named 'isaacgym'" in (found_by_trying("isaacgym") or "")
+    (tmp_path / "isaacgym.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setattr(isaacgym_bridge, "_IMPORT_S", 0.5)
+    assert "within 0.5 s" in (found_by_trying("isaacgym") or "")
+    monkeypatch.delenv(isaacgym_bridge.PYTHON)
+    assert "is not set" in (found_by_trying("isaacgym") or "")
+
+
 def test_a_file_that_is_no_program_is_named(waddler_, monkeypatch, tmp_path):
     program = tmp_path / "python"
     program.write_bytes(b"not a program")
