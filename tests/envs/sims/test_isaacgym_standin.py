@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.isaacgym_standin import HERE
+from tests.isaacgym_standin import HERE, python38
 
 ROOT = Path(__file__).parents[3]
 SERVER = ROOT / "envs" / "sims" / "isaacgym_server"
@@ -102,6 +102,22 @@ def _stubs():
         if path.is_file():
             return _classes(path)
     raise AssertionError("isaacgym-stubs is one of the development requirements")
+
+
+def test_without_packages_for_python_38_its_tests_are_skipped_soon(monkeypatch, tmp_path):
+    base = tmp_path / "python3.8"
+    base.write_text("#!/bin/sh\nexec sleep 600\n")
+    base.chmod(0o755)
+    assert python38._INSTALL_S <= 85.0
+    monkeypatch.setattr(python38, "_INSTALL_S", 1.0)
+    monkeypatch.setattr(python38, "_CACHE", tmp_path)
+    monkeypatch.setattr(python38, "_FAILED", [])
+    monkeypatch.setattr(python38, "find_python", lambda: str(base))
+    for _ in range(2):
+        with pytest.raises(pytest.skip.Exception, match=r"cannot be installed.*timed out"):
+            python38.prepared_python()
+        monkeypatch.setattr(python38.subprocess, "run", None)  # not tried again
+    assert list(tmp_path.iterdir()) == [base]
 
 
 def test_the_stand_in_has_no_call_that_the_engine_lacks():
