@@ -6,12 +6,15 @@ or value and the remedy; 1 anything else.
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from parc_ray.data.patience import StorageError
+from parc_ray.data.patience import StorageError, full, is_full
 from parc_ray.errors import InputError, find_cause, find_input_error
 
 if TYPE_CHECKING:
@@ -42,14 +45,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def guarded(work: Callable[[], None]) -> int:
-    """Run ``work`` and turn what it raises into an exit code and at most one line."""
+    """Run ``work`` and turn what it raises into an exit code and at most one line.
+
+    A batch system's TERM ends it like Ctrl-C, so that the run's lock is released.
+    """
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, _interrupt)  # Ray, once started, has its own
     try:
         work()
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 1
     except Exception as error:
-        stopped = find_cause(error, StorageError)
+        stopped = find_cause(error, StorageError) or _full_disk(error)
         if stopped is not None:
             print(f"error: {stopped}", file=sys.stderr)
             return 1
@@ -58,7 +67,22 @@ def guarded(work: Callable[[], None]) -> int:
             raise
         print(f"error: {mendable}", file=sys.stderr)
         return 2
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _full_disk(error: BaseException) -> StorageError | None:
+    """Of files that libraries write, or that are appended to: a full disk among the causes."""
+    found = find_cause(error, OSError)
+    if not isinstance(found, OSError) or not is_full(found):
+        return None
+    return full(str(found.filename or "storage"), found)
 
 
 def dispatch(argv: list[str]) -> None:

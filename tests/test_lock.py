@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+from parc_ray.cli import guarded
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 from parc_ray.lock import LOCK_FILE, RunLock, _process_start
@@ -97,3 +99,18 @@ def test_a_broken_lock_file_protects_nothing(tmp_path):
     (tmp_path / LOCK_FILE).write_text("not json")
     with RunLock(Storage.from_uri(tmp_path)):
         pass
+
+
+def test_a_batch_systems_term_releases_the_lock(tmp_path, capsys):
+    storage = Storage.from_uri(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def work() -> None:
+        with RunLock(storage):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30.0)  # is not slept
+
+    assert guarded(work) == 1
+    assert "the same command continues" in capsys.readouterr().err
+    assert not storage.exists(LOCK_FILE)
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -59,10 +59,7 @@ def patiently(where: str, call: Callable[[], T]) -> T:
             if isinstance(error, StorageError):
                 raise
             if is_full(error):
-                raise StorageError(
-                    f"{where}: no space is left ({error.strerror or error}); what was finished is "
-                    "kept; make room, then the same command continues"
-                ) from error
+                raise full(where, error) from error
             if not may_pass(error):
                 raise
             if wait is None:
@@ -95,6 +92,14 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
             temporary.unlink(missing_ok=True)
 
     patiently(str(path), write)
+
+
+def full(where: str, error: OSError) -> StorageError:
+    """What to say of a disk or quota that is used up."""
+    return StorageError(
+        f"{where}: no space is left ({error.strerror or error}); what was finished is kept; make "
+        "room, then the same command continues"
+    )
 
 
 def is_full(error: OSError) -> bool:

@@ -53,6 +53,30 @@ def test_a_full_disk_is_not_waited_for(waits, number):
     assert not waits
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_full_disk_under_a_library_is_one_line(capsys, wrapped):
+    """A file that nobody asks ``patiently`` to write: a log, a digest, TensorBoard's."""
+
+    def work() -> None:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/tb/events")
+        if wrapped:
+            raise RuntimeError("a worker failed") from full
+        raise full
+
+    assert guarded(work) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: runs/tb/events: no space is left")
+    assert said.count("\n") == 1
+
+
+def test_other_errors_of_files_keep_their_traceback():
+    def work() -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), "runs/tb/events")
+
+    with pytest.raises(PermissionError):
+        guarded(work)
+
+
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.EISDIR])
 def test_what_cannot_pass_is_raised_at_once(waits, number):
     with pytest.raises(OSError, match=os.strerror(number)) as caught:
