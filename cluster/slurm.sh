@@ -58,4 +58,9 @@ driver=$!
 trap 'kill -TERM "$driver" 2>/dev/null || true' TERM
 code=0
 wait "$driver" || code=$?
+# A signal ends `wait` and not the driver, which still has to let go of the run.
+while kill -0 "$driver" 2>/dev/null; do
+  code=0
+  wait "$driver" || code=$?
+done
 exit "$code"

@@ -7,8 +7,10 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sysconfig
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -201,7 +203,20 @@ def test_the_slurm_script_passes_shellcheck():
 def test_the_slurm_script_starts_one_head_and_the_other_nodes_and_returns_the_drivers_code(
     tmp_path,
 ):
-    """With stand-ins for Slurm's and Ray's commands that write down what they are asked."""
+    command, env, calls = slurm(tmp_path, "exit 7")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+    asked = sorted(calls.read_text().splitlines())
+    starts = [line for line in asked if " ray start " in line]
+    assert [line.split()[0] for line in starts] == ["n1", "n2", "n3"]
+    assert "--head --port=20031" in starts[0]
+    assert all("--address=10.0.0.1:20031" in line for line in starts[1:])
+    assert all("--num-cpus=16 --num-gpus=2" in line for line in starts)
+    assert "n1 python /code/run_parc.py --recipe smoke" in asked
+
+
+def slurm(tmp_path: Path, python: str) -> tuple[list[str], dict[str, str], Path]:
+    """The script with stand-ins for Slurm's and Ray's commands that write down what is asked."""
     bin_dir = tmp_path / "env" / "bin"
     bin_dir.mkdir(parents=True)
     stand_ins = {
@@ -209,7 +224,7 @@ def test_the_slurm_script_starts_one_head_and_the_other_nodes_and_returns_the_dr
         "srun": 'shift 4; node="$1"; shift; echo "$node $*" >> "$CALLS"; '
         'case "$1" in hostname) echo 10.0.0.1;; ray|python) shift 0; exec "$@";; esac',
         "ray": 'case "$1" in status|get-auth-token) exit 0;; start) sleep 1;; esac',
-        "python": "exit 7",
+        "python": python,
     }
     for name, body in stand_ins.items():
         (bin_dir / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
@@ -227,15 +242,39 @@ def test_the_slurm_script_starts_one_head_and_the_other_nodes_and_returns_the_dr
         "SLURM_GPUS_ON_NODE": "2",
     }
     command = [shutil.which("bash") or "bash", str(HERE / "slurm.sh"), "--recipe", "smoke"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 7, done.stderr
-    asked = sorted(calls.read_text().splitlines())
-    starts = [line for line in asked if " ray start " in line]
-    assert [line.split()[0] for line in starts] == ["n1", "n2", "n3"]
-    assert "--head --port=20031" in starts[0]
-    assert all("--address=10.0.0.1:20031" in line for line in starts[1:])
-    assert all("--num-cpus=16 --num-gpus=2" in line for line in starts)
-    assert "n1 python /code/run_parc.py --recipe smoke" in asked
+    return command, env, calls
+
+
+def test_the_slurm_script_waits_until_the_driver_has_let_go(tmp_path):
+    """Told of the end of the job, the driver takes a moment; the script does not leave before."""
+    gone = tmp_path / "gone"
+    driver = (
+        f"trap 'sleep 0.5; touch {gone}; exit 5' TERM\ntouch {tmp_path}/up\n"
+        "while true; do sleep 0.1; done"
+    )
+    command, env, _ = slurm(tmp_path, driver)
+    job = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            if (tmp_path / "up").exists():
+                break
+            time.sleep(0.1)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(30) == 5
+        assert gone.exists()
+    finally:
+        job.kill()
+
+
+def test_both_images_have_one_torch_and_their_user_owns_the_folder():
+    found = set()
+    for name in ("Dockerfile.cpu", "Dockerfile.gpu"):
+        text = (HERE / name).read_text()
+        found |= set(re.findall(r"^ARG TORCH_VERSION=(\S+)$", text, re.MULTILINE))
+        assert '"torch==${TORCH_VERSION}"' in text
+        folder = "/home/ray/parc_ray_src"
+        assert f"RUN mkdir -p {folder}\nWORKDIR {folder}\n" in text
+    assert found == {metadata.version("torch").partition("+")[0]}
 
 
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.gpu"])
