@@ -90,11 +90,28 @@ class Catalog:
 
     def refresh(self) -> list[str]:
         """Look for new parts of a run; keys that are new. Other places do not change."""
+        return self.take(self.scan())
+
+    def scan(self) -> list[ClipEntry]:
+        """The clips that a run's stages hold now; slow, and changes no list (one thread at a time).
+
+        Raises:
+            InputError: files of the run that cannot be used.
+        """
+        if not self.is_run or self.storage is None:
+            return []
+        return _run_entries(self, self.storage)
+
+    def take(self, found: Sequence[ClipEntry]) -> list[str]:
+        """List what ``scan`` found, beside what was made here; keys that are new.
+
+        Where several threads use the catalogue, this and ``add`` are called with one lock held.
+        """
         if not self.is_run or self.storage is None:
             return []
         before = set(self.entries)
         made_here = [entry for entry in self.entries.values() if entry.clip is not None]
-        self._replace([*_run_entries(self, self.storage), *made_here])
+        self._replace([*found, *made_here])
         return [key for key in self.entries if key not in before]
 
     def clip(self, key: str) -> MotionClip:

@@ -179,8 +179,9 @@ class Page:
         if not catalog.is_run:
             return
         try:
-            new = catalog.refresh()
+            found = catalog.scan()
             with self.lock:
+                new = catalog.take(found)
                 for listener in self.listeners if new else ():
                     listener()
         except InputError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parc_ray.errors import InputError
+from parc_ray.motion.clip import MotionClip
 from parc_ray.viewer.catalog import Catalog, ClipEntry
 from parc_ray.viewer.clock import PlaybackClock
 from parc_ray.viewer.filters import ClipFilter
@@ -56,6 +57,27 @@ class Session:
         self.key = self.catalog.entry(key).key
         self.show(self.catalog.versions(self.key) if self.compare else [self.key])
         self.clock.seek(0.0)
+
+    def chosen(self) -> MotionClip:
+        """The chosen clip, whatever is shown beside it.
+
+        Raises:
+            InputError: none is chosen, or it cannot be read.
+        """
+        if not self.key:
+            raise InputError("there is no clip; choose one")
+        return self.catalog.clip(self.key)
+
+    def chosen_frame(self) -> int:
+        """Frame of the chosen clip that is shown.
+
+        Raises:
+            InputError: the chosen clip is not shown.
+        """
+        for figure in self.scene.figures:
+            if figure.key == self.key:
+                return figure.frame(self.clock.time_s)
+        raise InputError("the chosen clip is not shown; choose it again")
 
     def set_compare(self, compare: bool) -> None:
         """Show the versions of the chosen clip together, or it alone."""

@@ -160,6 +160,23 @@ def test_what_was_made_here_stays_when_a_run_grows(tmp_path, humanoid):
     assert catalog.clip(key).clip_id == "walk"
 
 
+def test_what_is_made_while_a_run_is_read_stays(tmp_path, humanoid, monkeypatch):
+    """Reading a run takes seconds; a clip that is saved meanwhile is in the list afterwards."""
+    Storage.from_uri(tmp_path / "r").write_bytes_atomic("config.yaml", b"{}")
+    catalog = open_catalog(str(tmp_path / "r"), humanoid)
+    read = []
+
+    def slow(*_):
+        read.append(catalog.add(generated(humanoid, f"made{len(read)}"), "edit"))
+        return []
+
+    monkeypatch.setattr("parc_ray.viewer.catalog._run_entries", slow)
+    assert catalog.refresh() == []
+    assert list(catalog.entries) == read == ["edit/made0"]
+    assert catalog.take(catalog.scan()) == []
+    assert list(catalog.entries) == read == ["edit/made0", "edit/made1"]
+
+
 def test_a_variant_is_no_version_of_what_it_varies(three, humanoid):
     catalog = open_catalog(three[0], humanoid)
     walk = catalog.entry("walk")

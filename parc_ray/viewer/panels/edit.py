@@ -174,10 +174,10 @@ class EditPanel:
 
     def _clip_terrain(self) -> None:
         session = self.page.session
-        if not session.scene.figures:
+        if not session.key:
             raise InputError("there is no clip; choose one, or take a flat terrain")
-        session.show([session.scene.figures[0].key])
-        self.bench.begin(session.scene.figures[0].terrain)
+        session.show([session.key])
+        self.bench.begin(session.chosen().terrain)
 
     def _flat_terrain(self) -> None:
         self.page.session.show([])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from parc_ray.errors import InputError
-from parc_ray.motion.clip import MotionClip
 from parc_ray.viewer.labels import contact_spans, set_contact
 from parc_ray.viewer.page import Page
 from parc_ray.viewer.shelf import put
@@ -32,10 +30,10 @@ class LabelsPanel:
 
     def refresh(self) -> None:
         """List the labels of the chosen clip."""
-        clip = self._clip()
-        if clip is None:
+        if not self.page.session.key:
             self.spans.content = "Choose a clip first."
             return
+        clip = self.page.session.chosen()
         spans = contact_spans(clip, self.page.session.catalog.character)
         rows = [
             f"- **{body}**: {', '.join(f'{a} to {b}' for a, b in found[:8])}"
@@ -44,18 +42,13 @@ class LabelsPanel:
         ]
         self.spans.content = "\n".join([f"Touching, of {clip.num_frames} frames:", "", *rows])
 
-    def _clip(self) -> MotionClip | None:
-        figures = self.page.session.scene.figures
-        return figures[0].poses.clip if figures else None
-
     def _bind(self) -> None:
         page = self.page
 
         @self.here.on_click
         def _(_: Any) -> None:
             with page.trying():
-                figures = page.session.scene.figures
-                frame = figures[0].frame(page.session.clock.time_s) if figures else 0
+                frame = page.session.chosen_frame()
                 (self.first if self.here.value == "First" else self.last).value = frame
 
         @self.value.on_click
@@ -66,17 +59,13 @@ class LabelsPanel:
         @self.keep.on_click
         def _(event: Any) -> None:
             with page.trying(event.client):
-                clip = self._clip()
-                if clip is None:
-                    raise InputError("there is no clip; choose one")
+                clip = page.session.chosen()
                 place = f"{self.out.rstrip('/')}/clips"
                 kept, _ = put(place, clip, page.session.catalog.character)
                 page.say("Saved", f"{place}: {kept}", event.client)
 
     def _set(self, value: float) -> None:
-        session, clip = self.page.session, self._clip()
-        if clip is None:
-            raise InputError("there is no clip; choose one")
+        session, clip = self.page.session, self.page.session.chosen()
         changed = set_contact(
             clip,
             session.catalog.character,
