@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,14 +39,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10, metavar="N", help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="storage (default: temporary)")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        metavar="DIR",
+        help="storage (default: temporary, kept when something is wrong)",
+    )
     parser.add_argument("--wait", type=float, nargs=2, default=(4.0, 16.0), metavar="S")
     parser.add_argument("options", nargs="*", help="of the run, after --")
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        work = options.work or Path(folder)
+    work: Path = options.work or Path(tempfile.mkdtemp(prefix="parc-chaos-"))
+    work.mkdir(parents=True, exist_ok=True)
+    try:
         killed, starts = torment(work, options)
         clips = check(work / "smoke")
+    except BaseException:
+        print(f"what there is of the run stays in {work}", file=sys.stderr)
+        raise
+    if options.work is None:
+        shutil.rmtree(work)
     for name, count in sorted(killed.items()):
         print(f"killed {count} x {name}")
     _common.print_result({"kills": sum(killed.values()), "driver_starts": starts, "clips": clips})
@@ -66,18 +78,22 @@ def torment(work: Path, options: argparse.Namespace) -> tuple[Counter[str], int]
         with (work / "driver.log").open("ab") as log:
             driver = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         family: dict[int, str] = {}
-        while driver.poll() is None and time.monotonic() < limit:
-            pause = dice.uniform(*options.wait) if sum(killed.values()) < options.kills else 5.0
-            try:
-                driver.wait(pause)
-            except subprocess.TimeoutExpired:
+        try:
+            while driver.poll() is None and time.monotonic() < limit:
+                pause = dice.uniform(*options.wait) if sum(killed.values()) < options.kills else 5.0
+                try:
+                    driver.wait(pause)
+                except subprocess.TimeoutExpired:
+                    family |= {pid: _start(pid) for pid in _common._tree(driver.pid)}
+                    at_work = any(_common._name(pid).startswith("ray::") for pid in family)
+                    if at_work and sum(killed.values()) < options.kills:
+                        killed[_kill_one(driver.pid, dice)] += 1
+        finally:  # also when this benchmark is interrupted
+            if driver.poll() is None:
                 family |= {pid: _start(pid) for pid in _common._tree(driver.pid)}
-                at_work = any(_common._name(pid).startswith("ray::") for pid in family)
-                if at_work and sum(killed.values()) < options.kills:
-                    killed[_kill_one(driver.pid, dice)] += 1
-        driver.kill()
-        code = driver.wait()
-        _end(family)
+            driver.kill()
+            code = driver.wait()
+            _end(family)
         print(f"start {starts}: ended with {code}, {sum(killed.values())} killed", flush=True)
         if code == 0:
             return killed, starts

@@ -81,15 +81,23 @@ def test_last_line_is_json_with_the_figures(script):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["chaos.py", "correction_study.py", "mpc.py"])
-def test_scripts_start_as_their_pages_say(script):
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        ("chaos.py", "--work"),
+        ("correction_study.py", "--work"),
+        ("mpc.py", "--work"),
+        ("scale.py", "--part"),
+    ],
+)
+def test_scripts_start_as_their_pages_say(script, option):
     """From anywhere, with nothing on the path but what is installed."""
     plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [sys.executable, str(ROOT / "benchmarks" / script), "--help"]
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env=plain, cwd="/", timeout=300
     )
-    assert "--work" in done.stdout
+    assert option in done.stdout
 
 
 def test_table_and_result(capsys):
