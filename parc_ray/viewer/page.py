@@ -38,6 +38,7 @@ class Page:
         paths: paths (M, 3) m that are drawn besides those of the figures, by name.
         listeners: called after another clip or comparison is shown.
         clocks: called a few times a second with the lock held; move what shows the time.
+        closers: called when the page closes, without the lock; end what works for it.
         tickers: called at every turn with the lock held and the seconds that went by.
     """
 
@@ -52,6 +53,7 @@ class Page:
         self.listeners: list[Callable[[], None]] = []
         self.clocks: list[Callable[[], None]] = []
         self.tickers: list[Callable[[float], None]] = []
+        self.closers: list[Callable[[], None]] = []
         self._seen: NDArray[np.float64] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -62,7 +64,9 @@ class Page:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop playing and close the server."""
+        """End what works for the page, stop playing and close the server."""
+        for closer in self.closers:
+            closer()
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)

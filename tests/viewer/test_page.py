@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -114,3 +116,85 @@ def test_the_terrain_of_the_chosen_clip_is_edited_also_in_a_comparison(compared,
     heights = panel.bench.terrain.terrain.heights
     assert torch.equal(heights, session.catalog.clip("set/walk_tracked").terrain.heights)
     assert not torch.equal(heights, session.catalog.clip("set/walk").terrain.heights)
+
+
+class Drives:
+    """Stands for ``LiveDrive``: counts those that were made and closed, and stands still."""
+
+    def __init__(self, clip):
+        self.clip, self.made, self.closed = clip, 0, 0
+        self.going, self.fault = threading.Event(), None
+
+    def __call__(self, **_):
+        self.made += 1
+        self.going.wait(timeout=20.0)
+        return SimpleNamespace(
+            plan=self.clip,
+            generator=SimpleNamespace(fps=30.0),
+            pose=lambda: self.clip.frames.time(0, 1),
+            planned=lambda: self.clip.frames,
+            step=self.step,
+            close=self.close,
+        )
+
+    def step(self):
+        if self.fault is not None:
+            raise self.fault
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture
+def driven(compared, monkeypatch):
+    """The drive's panel, its drives and its page."""
+    from parc_ray.viewer.panels import drive
+    from parc_ray.viewer.studio import Studio
+
+    drives = Drives(compared.session.chosen())
+    monkeypatch.setattr(drive, "LiveDrive", drives)
+    monkeypatch.setattr(drive.DrivePanel, "_tell", lambda *_: None)
+    studio = Studio(character=compared.session.catalog.character, config=get_recipe("quick"))
+    return drive.DrivePanel(compared, studio), drives, compared
+
+
+def until(true):
+    for _ in range(2000):
+        if true():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not come")
+
+
+def test_a_double_click_makes_one_drive_and_closing_ends_it(driven):
+    panel, drives, page = driven
+    shown = [figure.key for figure in page.session.scene.figures]
+    click = SimpleNamespace(client=None)
+    first = threading.Thread(target=panel._begin, args=(click,))
+    first.start()
+    until(lambda: drives.made == 1)
+    panel._begin(click)  # the second click, while the first is at work
+    drives.going.set()
+    first.join(timeout=20.0)
+    assert drives.made == 1
+    assert [figure.key for figure in page.session.scene.figures] == ["drive", "drive"]
+    panel._begin(click)  # a new one ends the old one
+    assert (drives.made, drives.closed) == (2, 1)
+    thread = panel._ride.thread
+    page.close()
+    assert not thread.is_alive()
+    assert drives.closed == 2
+    assert [figure.key for figure in page.session.scene.figures] == shown
+
+
+def test_a_drive_that_fails_ends_visibly(driven, monkeypatch):
+    panel, drives, page = driven
+    shown = [figure.key for figure in page.session.scene.figures]
+    drives.going.set()
+    monkeypatch.setattr(panel, "_show", lambda _: 1 / 0)
+    panel._begin(SimpleNamespace(client=None))
+    until(lambda: drives.closed == 1 and panel._ride is None)
+    with page.lock:
+        assert "The drive has ended" in panel.state.content
+        assert not panel.end.visible
+        assert [figure.key for figure in page.session.scene.figures] == shown

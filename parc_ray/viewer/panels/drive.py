@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import viser
@@ -34,15 +34,33 @@ _HOTKEYS: tuple[tuple[Key, str, Any], ...] = (
 )
 
 
+@dataclass(kw_only=True, eq=False)
+class _Ride:
+    """One drive with what belongs to it alone.
+
+    Attributes:
+        drive: the character in simulation.
+        figures: the character and its plan.
+        before: keys of the clips that were shown.
+        stop: set to end it.
+        thread: makes its steps, and closes it at the end.
+    """
+
+    drive: LiveDrive
+    figures: list[Figure]
+    before: list[str]
+    stop: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+
 class DrivePanel:
     """Controls of a live drive, and the thread that makes its steps."""
 
     def __init__(self, page: Page, studio: Studio) -> None:
         """Add the controls."""
         self.page, self.studio = page, studio
-        self.drive: LiveDrive | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ride: _Ride | None = None
+        self._busy = threading.Lock()
         gui = page.server.gui
         self.help = gui.add_markdown(_HELP)
         self.s = gui.add_slider("s", min=0.0, max=1.0, step=0.05, initial_value=0.5)
@@ -51,11 +69,13 @@ class DrivePanel:
         self.keys = gui.add_button_group("Steer", ("Faster", "Slower", "Left", "Right", "Stop"))
         self.state = gui.add_markdown("")
         self._bind()
+        page.closers.append(self._end)
 
     def press(self, key: Key) -> None:
         """One press of a key."""
-        if self.drive is not None:
-            self.drive.steering.press(key)
+        ride = self._ride
+        if ride is not None:
+            ride.drive.steering.press(key)
 
     def _bind(self) -> None:
         self.begin.on_click(self._begin)
@@ -76,59 +96,96 @@ class DrivePanel:
             self.press(names[self.keys.value])
 
     def _begin(self, event: Any) -> None:
-        self._end()
-        with self.page.trying(event.client):
-            session = self.page.session
-            figures = session.scene.figures
-            if self.page.ground is not None:
-                ground = self.page.ground
-                low, high = ground.extent
-                at = ((low + high) / 2).tolist()
-            elif figures:
-                ground, at = figures[0].terrain, figures[0].poses.bodies[0][0, 0, :2].tolist()
-            else:
-                raise InputError("drive: there is no ground; choose a clip, or edit a flat terrain")
-            self.drive = LiveDrive(
-                studio=self.studio, terrain=ground, start=(at[0], at[1]), s=float(self.s.value)
-            )
-            session.clock.playing = False
-            session.show([])
-            now = _figure(self.drive.pose(), self.drive, "", self.studio)
-            later = _figure(self.drive.planned(), self.drive, "", self.studio)
-            later.opacity, later.terrain_shown = 0.3, False
-            later.colour = PALETTE[1]
-            session.scene.figures = [now, later]
-            self.page.changed()
-            self.page.look_at_figures()
-            self.end.visible = True
-            self._stop.clear()
-            self._thread = threading.Thread(target=self._run, args=(self.drive,), daemon=True)
-            self._thread.start()
+        if not self._busy.acquire(blocking=False):  # clicks come in threads of their own
+            self.page.say("Still at work", "wait until it is done", event.client, "yellow")
+            return
+        try:
+            self._finish()
+            with self.page.trying(event.client):
+                drive = self._make()
+                try:
+                    self._start(drive)
+                except BaseException:
+                    drive.close()
+                    raise
+        finally:
+            self._busy.release()
 
     def _end(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10.0)
-            self._thread = None
-        if self.drive is not None:
-            self.drive.close()
-            self.drive = None
-        self.end.visible = False
+        with self._busy:
+            self._finish()
 
-    def _run(self, drive: LiveDrive) -> None:
+    def _finish(self) -> None:
+        """End the present drive, if there is one; its thread closes it."""
+        ride = self._ride
+        if ride is not None and ride.thread is not None:
+            ride.stop.set()
+            ride.thread.join(timeout=10.0)
+
+    def _make(self) -> LiveDrive:
+        """A drive on the ground that is shown."""
+        figures = self.page.session.scene.figures
+        if self.page.ground is not None:
+            ground = self.page.ground
+            low, high = ground.extent
+            at = ((low + high) / 2).tolist()
+        elif figures:
+            ground, at = figures[0].terrain, figures[0].poses.bodies[0][0, 0, :2].tolist()
+        else:
+            raise InputError("drive: there is no ground; choose a clip, or edit a flat terrain")
+        return LiveDrive(
+            studio=self.studio, terrain=ground, start=(at[0], at[1]), s=float(self.s.value)
+        )
+
+    def _start(self, drive: LiveDrive) -> None:
+        """Show the character and its plan, and let it go."""
+        session = self.page.session
+        now = _figure(drive.pose(), drive, "", self.studio)
+        later = _figure(drive.planned(), drive, "", self.studio)
+        later.opacity, later.terrain_shown = 0.3, False
+        later.colour = PALETTE[1]
+        before = [figure.key for figure in session.scene.figures]
+        ride = _Ride(drive=drive, figures=[now, later], before=before)
+        session.clock.playing = False
+        session.show([])
+        session.scene.figures = ride.figures
+        self.page.changed()
+        self.page.look_at_figures()
+        self.end.visible = True
+        ride.thread = threading.Thread(target=self._run, args=(ride,), daemon=True)
+        self._ride = ride
+        ride.thread.start()
+
+    def _run(self, ride: _Ride) -> None:
+        """Make steps until it shall end, then close the drive and show the clips from before."""
+        try:
+            self._go(ride)
+        except Exception as error:
+            _LOG.exception("drive")
+            self.state.content = f"**The drive has ended**: {error}"
+            self.page.say("The drive has ended", str(error), None, "red")
+        finally:
+            ride.drive.close()
+            with self.page.trying():
+                if self._ride is ride:
+                    self._ride = None
+                    self.end.visible = False
+                if self.page.session.scene.figures is ride.figures:
+                    self.page.session.show([])
+                    self.page.session.show(ride.before)
+                    self.page.changed()
+                    self.page.look_at_figures()
+
+    def _go(self, ride: _Ride) -> None:
         """Steps at the control rate, or as fast as it goes."""
+        drive = ride.drive
         period = 1.0 / drive.generator.fps
         due = began = time.monotonic()
         made = 0
-        while not self._stop.is_set():
-            try:
-                drive.step()
-            except Exception as error:
-                _LOG.exception("drive")
-                self.page.say("The drive has ended", str(error), None, "red")
-                return
+        while not ride.stop.is_set():
+            drive.step()
             made += 1
-            self._show(drive)
+            self._show(ride)
             now = time.monotonic()
             due = max(due + period, now - period)
             if now - began > 0.5:
@@ -136,16 +193,18 @@ class DrivePanel:
                 began, made = now, 0
             time.sleep(max(0.0, due - now))
 
-    def _show(self, drive: LiveDrive) -> None:
+    def _show(self, ride: _Ride) -> None:
+        drive = ride.drive
         with self.page.lock:
-            figures = self.page.session.scene.figures
-            if len(figures) == 2 and figures[0].key == "drive":
-                for figure, frames in zip(figures, (drive.pose(), drive.planned()), strict=True):
+            if self.page.session.scene.figures is ride.figures:
+                for figure, frames in zip(
+                    ride.figures, (drive.pose(), drive.planned()), strict=True
+                ):
                     figure.poses = _poses(frames, drive, self.studio)
                     figure._colours.clear()
                 self.page.redraw()
             else:  # other clips were chosen meanwhile
-                self._stop.set()
+                ride.stop.set()
 
     def _tell(self, drive: LiveDrive, rate: float) -> None:
         fps, rates = drive.generator.fps, drive.rates
