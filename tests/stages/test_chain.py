@@ -95,8 +95,8 @@ def test_operators_overlap_and_queues_between_them_are_bounded(tmp_path, ray_ses
             before = NAMES[NAMES.index(name) - 1]
             most[before] = max(most[before], ahead[before])
             ahead[before] -= 1
-    # One waits, one is under way when the queue fills, one may be on its way to the next actor; on a
-    # busy machine two more. Without bounds all 14 would be there before the first is optimised.
+    # One waits, one is under way when the queue fills, one may be on its way to the next actor; a
+    # busy machine adds two. Without bounds all 14 would be there before the first is optimised.
     assert 1 <= most["plan"] <= 5
     assert 1 <= most["roll-out"] <= 5
     events = trail(tmp_path / "trail")
