@@ -91,22 +91,24 @@ def _submitted(python: Path, tmp_path: Path) -> None:
     elsewhere.mkdir()
     shutil.copy(ROOT / "run_parc.py", elsewhere)
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RAY_ADDRESS")}
-    driver = subprocess.Popen(
-        [str(python), "run_parc.py", "--recipe", "smoke", "--resources.address", "local"],
-        cwd=elsewhere,
-        env=env | {"PARC_STORAGE": str(tmp_path / "shared")},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    log = tmp_path / "driver.log"  # no pipe: what Ray started would hold it open
+    with log.open("w") as stderr:
+        driver = subprocess.Popen(
+            [str(python), "run_parc.py", "--recipe", "smoke", "--resources.address", "local"],
+            cwd=elsewhere,
+            env=env | {"PARC_STORAGE": str(tmp_path / "shared")},
+            stderr=stderr,
+        )
     done = tmp_path / "shared/smoke/it_00/augment/_DONE.json"
     try:
         limit = time.monotonic() + 300.0
         while not done.exists() and driver.poll() is None and time.monotonic() < limit:
             time.sleep(0.2)
         driver.send_signal(signal.SIGINT)
-        said = driver.communicate(timeout=100.0)[1]
+        driver.wait(timeout=200.0)
     finally:
         driver.kill()
+    said = log.read_text()
     assert done.exists(), said
     assert "the same command continues" in said
     assert driver.returncode == 1
