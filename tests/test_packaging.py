@@ -85,6 +85,11 @@ def test_the_wheel_installs_and_imports_in_a_clean_environment(wheel, tmp_path):
     _submitted(python, tmp_path)
 
 
+def _hears_interrupts() -> None:
+    """A shell that starts tests in the background has them ignore SIGINT, and so their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _submitted(python: Path, tmp_path: Path) -> None:
     """``ray submit`` copies the one file and runs it elsewhere; its actors import the wheel."""
     elsewhere = tmp_path / "home"
@@ -98,6 +103,7 @@ def _submitted(python: Path, tmp_path: Path) -> None:
             cwd=elsewhere,
             env=env | {"PARC_STORAGE": str(tmp_path / "shared")},
             stderr=stderr,
+            preexec_fn=_hears_interrupts,
         )
     done = tmp_path / "shared/smoke/it_00/augment/_DONE.json"
     try:
