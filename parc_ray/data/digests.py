@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
+
+from parc_ray.data.patience import write_whole
 
 _SUFFIX = ".sha256"
 
 
 def write_digest(path: Path) -> None:
     """Write the hash of ``path`` beside it, whole or not at all."""
-    target = path.with_name(path.name + _SUFFIX)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(_digest(path) + "\n")
-    temporary.replace(target)
+    write_whole(path.with_name(path.name + _SUFFIX), f"{_digest(path)}\n".encode())
 
 
 def is_whole(path: Path) -> bool:

@@ -15,19 +15,7 @@ from parc_ray.terrain.rectangles import Rectangle, merge_rectangles
 
 
 def merge_boxes(heights: Tensor, *, tolerance: float = 1e-4) -> list[Rectangle]:
-    """Cover a grid with disjoint rectangles of equal height, greedily.
-
-    From every cell that is not covered yet, in row-major order, the larger of two rectangles is
-    taken: grown along y and then x, or along x and then y.
-
-    Args:
-        heights: (X, Y) metres.
-        tolerance: heights are equal when they round to the same multiple of this (metres); the
-            rectangle gets the height of its first cell.
-
-    Returns:
-        Rectangles that together cover each cell exactly once.
-    """
+    """Disjoint rectangles that cover heights (X, Y), metres; see ``merge_rectangles``."""
     return merge_rectangles(heights.detach().cpu().numpy().astype(np.float64), tolerance)
 
 
