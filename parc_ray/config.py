@@ -326,6 +326,10 @@ class ResourcesConfig:
             node=place.node,
         )
 
+    def augmenting_pool(self) -> PoolConfig:
+        """Actors that make variants of the initial clips."""
+        return self.pool(self.generate_actors, place=self.places.augment)
+
     def recording_pool(self) -> PoolConfig:
         """Actors that correct motions in simulation."""
         return self.pool(self.record_actors, place=self.places.record)
@@ -333,6 +337,10 @@ class ResourcesConfig:
     def testing_pool(self) -> PoolConfig:
         """Actors that test a generator."""
         return self.pool(self.generate_actors, gpus=True, place=self.places.evaluate)
+
+    def tracker_testing_pool(self) -> PoolConfig:
+        """Actors that test a tracker in simulation."""
+        return self.pool(self.record_actors, place=self.places.evaluate)
 
     @property
     def device(self) -> str:

@@ -18,14 +18,16 @@ def gpu_demands(config: ParcConfig, stages: Collection[str]) -> dict[str, float]
     Returns:
         Settings that decide it, for messages, to GPUs.
     """
-    resources, places = config.resources, config.resources.places
+    resources = config.resources
     asked: Mapping[str, tuple[str, float]] = {
-        "augment": ("resources.places.augment.gpus", places.augment.gpus or 0.0),
+        "augment": ("resources.places.augment.gpus", resources.augmenting_pool().gpus),
         "train-generator": _shared("generator", resources.per_worker()["GPU"]),
         "generate": _shared("generate", resources.generate_pools().together.gpus),
         "train-tracker": _tracker(config),
         "record": ("resources.places.record.gpus", resources.recording_pool().gpus),
-        "evaluate": _shared("evaluate", resources.testing_pool().gpus),
+        "evaluate": _shared(
+            "evaluate", max(resources.testing_pool().gpus, resources.tracker_testing_pool().gpus)
+        ),
     }
     wanted = (asked[name] for name in asked if name in stages)
     return {setting: gpus for setting, gpus in wanted if gpus > 0}

@@ -34,10 +34,7 @@ def find_input_error(error: BaseException) -> InputError | None:
     Ray's errors carry what happened in the worker as an object, or, where an actor could not be
     made, only as the text of its traceback.
     """
-    seen: set[int] = set()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
+    for at in causes(error):
         cause = getattr(at, "cause", None)
         if isinstance(cause, InputError):
             return InputError(str(cause))
@@ -47,7 +44,6 @@ def find_input_error(error: BaseException) -> InputError | None:
                 return InputError(remote[-1])
         elif isinstance(at, InputError):
             return at
-        at = cause if isinstance(cause, BaseException) else at.__cause__
     return None
 
 

@@ -30,7 +30,7 @@ from algorithms.diffusion.guard import FrozenGuard
 from algorithms.diffusion.metrics_log import MetricsCallback, MetricsLog
 from algorithms.diffusion.trainer import Trainer, private_randomness
 from parc_ray.character.character import Character
-from parc_ray.data.digests import is_whole, write_digest
+from parc_ray.data.digests import is_whole, newest_whole, write_digest
 from parc_ray.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -344,13 +344,12 @@ def _restore(trainer: Trainer, checkpoint: Any) -> None:
 
 def _whole_checkpoint(directory: Path) -> Path | None:
     """The checkpoint in ``directory``; where it is damaged, the newest whole one before it."""
+    if is_whole(directory / CHECKPOINT):
+        return directory / CHECKPOINT
+    log.warning("%s: the checkpoint is damaged", directory)
     others = directory.parent.glob("checkpoint_*")  # named by their time
-    before = [p for p in others if p.name < directory.name]
-    for place in (directory, *sorted(before, reverse=True)):
-        if is_whole(place / CHECKPOINT):
-            return place / CHECKPOINT
-        log.warning("%s: the checkpoint is damaged", place)
-    return None
+    back = newest_whole((p for p in others if p.name < directory.name), CHECKPOINT)
+    return None if back is None else back / CHECKPOINT
 
 
 def _report(trainer: Trainer, row: dict[str, float]) -> None:

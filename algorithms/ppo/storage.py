@@ -10,7 +10,7 @@ from typing import Any
 
 from algorithms.ppo.checkpoint import STATE_FILE, save_state
 from algorithms.ppo.policy import MlpPolicy
-from parc_ray.data.digests import is_whole, write_digest
+from parc_ray.data.digests import is_whole, newest_whole, write_digest
 from parc_ray.data.patience import write_whole
 from parc_ray.errors import InputError
 
@@ -32,8 +32,14 @@ class RunFolder:
         for leftover in root.glob(".ckpt_*.tmp"):
             shutil.rmtree(leftover)
 
+    def in_use(self) -> bool:
+        """Whether a training has left a checkpoint here, whole or not."""
+        return (self.root / LATEST).exists()
+
     def newest(self) -> Path | None:
-        """Folder of the newest checkpoint that is whole, or None; damaged ones are passed over.
+        """Folder of the newest checkpoint that is whole, or None.
+
+        Where that of ``LATEST`` is damaged the folder goes back to one before it, or to the start.
 
         Raises:
             InputError: ``LATEST`` names a checkpoint that is not there.
@@ -50,9 +56,8 @@ class RunFolder:
 
     def _older_than(self, damaged: Path) -> Path | None:
         """Go back to the newest whole checkpoint before a damaged one, or to the start."""
-        before = [p for p in sorted(self.root.glob("ckpt_*")) if p.name < damaged.name]
-        whole = [p for p in before if is_whole(p / STATE_FILE)]
-        back = whole[-1] if whole else None
+        before = [p for p in self.root.glob("ckpt_*") if p.name < damaged.name]
+        back = newest_whole(before, STATE_FILE)
         logger.warning(
             "%s: the checkpoint is damaged; going on from %s",
             damaged,

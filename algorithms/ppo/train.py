@@ -113,7 +113,7 @@ def train_tracker(
     sizes = sizes or EnvSizes.probe(env_name, env_config)
     effective = sizes.apply(_effective(config, samples, wall_s, warm_start is not None))
     folder = RunFolder(Path(out_dir), effective.keep_checkpoints)
-    if folder.newest() is not None and not resume:
+    if folder.in_use() and not resume:
         raise InputError(f"{out_dir}: holds checkpoints already; allow resuming or use another")
     dims = (sizes.obs_dim, sizes.action_dim)
     ppo = TensorPPOConfig.from_tracker(

@@ -38,6 +38,7 @@ class Conversion:
         self.bodies = _places(body_names, about["body_names"])
         self.dofs = _places(dof_names, about["dof_names"])
         self._to_dofs = _places(about["dof_names"], dof_names)
+        self._to_bodies = _places(about["body_names"], body_names)
 
     def write_targets(self, arrays: Mapping[str, NDArray[Any]], targets: Floats) -> None:
         """PD targets (N, D), rad."""
@@ -84,8 +85,8 @@ class Conversion:
         count = int(arrays["touch_count"][0])
         ids = arrays["touch_ids"][:count].astype(np.intp)
         env, body = np.divmod(ids, arrays["force"].shape[1])
-        if self.bodies is not None:
-            body = np.argsort(self.bodies)[body]
+        if self._to_bodies is not None:
+            body = self._to_bodies[body]
         return env, body, arrays["touch_pose"][:count].copy()
 
 

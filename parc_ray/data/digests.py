@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from parc_ray.data.patience import write_whole
@@ -21,6 +22,12 @@ def is_whole(path: Path) -> bool:
         return False
     written = path.with_name(path.name + _SUFFIX)
     return not written.is_file() or written.read_text().strip() == _digest(path)
+
+
+def newest_whole(places: Iterable[Path], file: str) -> Path | None:
+    """The last by name of some directories whose ``file`` is whole, or None."""
+    newest_first = sorted(places, key=lambda place: place.name, reverse=True)
+    return next((place for place in newest_first if is_whole(place / file)), None)
 
 
 def _digest(path: Path) -> str:

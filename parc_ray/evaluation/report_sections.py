@@ -152,12 +152,14 @@ def sweep_sections(storage: Storage) -> list[Section]:
             continue
         files = [p for p in home.list(name) if p.endswith(".png")]
         pictures = [
-            Picture(uri=_png(home.read_bytes(p)), alt=p.rsplit("/", 1)[-1]) for p in sorted(files)
+            Picture(uri=png_uri(home.read_bytes(p)), alt=p.rsplit("/", 1)[-1])
+            for p in sorted(files)
         ]
         text = f"A sweep over this run's stages; its tables are in {home.full_path(name)}."
         sections.append(Section(title=f"Sweep {name}", text=text, pictures=pictures))
     return sections
 
 
-def _png(content: bytes) -> str:
+def png_uri(content: bytes) -> str:
+    """A PNG file as a data URI."""
     return f"data:image/png;base64,{b64encode(content).decode()}"

@@ -242,7 +242,7 @@ def _tracker_body(run: StageRun, plan: TestPlan) -> StageOutputs:
         "random_starts": evaluation.tracker_random_starts,
         "seed": evaluation.seed,
     }
-    pool = resources.pool(resources.record_actors, place=resources.places.evaluate)
+    pool = resources.tracker_testing_pool()
     warn_of_cpu(run, pool.gpus, "--resources.places.evaluate.gpus")
     items = tracker_items(len(clips))
     label = f"{run.ctx.stage_path(run.name)} {plan.protocol.label}"

@@ -17,7 +17,6 @@ from parc_ray.config import ParcConfig
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import read_part
 from parc_ray.motion.clip import MotionClip
-from parc_ray.pool_config import PoolConfig
 from parc_ray.stages._datasets import item_parts, require_clips, save_manifest, write_clips
 from parc_ray.stages._initial import check_initial, choose_initial, load_initial
 from parc_ray.stages._variants import (
@@ -85,7 +84,12 @@ def body(run: StageRun) -> StageOutputs:
         "config": config.augment,
     }
     results = run_items(
-        run.dir, items, VariantWorker, arguments, _pool(config), run.ctx.stage_path(run.name)
+        run.dir,
+        items,
+        VariantWorker,
+        arguments,
+        config.resources.augmenting_pool(),
+        run.ctx.stage_path(run.name),
     )
     bounded = [with_bounds(clip, character) for clip in originals]
     parts = [*write_clips(run, bounded, "originals"), *item_parts(results)]
@@ -161,12 +165,6 @@ def _share(clips: Sequence[MotionClip], character: Character) -> float:
         clip.duration_s for clip in clips if level_change(clip, character) >= LEVEL_CHANGE_M - 1e-4
     )
     return crossing / total if total else 0.0
-
-
-def _pool(config: ParcConfig) -> PoolConfig:
-    return config.resources.pool(
-        config.resources.generate_actors, place=config.resources.places.augment
-    )
 
 
 STAGE = StageSpec(

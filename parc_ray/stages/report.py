@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from base64 import b64encode
 
 import numpy as np
 import pandas as pd
@@ -33,6 +32,7 @@ from parc_ray.evaluation.report import (
 )
 from parc_ray.evaluation.report_sections import (
     drift_section,
+    png_uri,
     protocol_sections,
     sweep_sections,
 )
@@ -244,8 +244,7 @@ def _pictures(comparison: Comparison, character: Character) -> list[Picture]:
     title = comparison.title
     figure = draw_motion(source.terrain, tracks, character, title, nodes, fps=source.fps)
     film = film_of(versions, character, size=_STRIP_SIZE, fps=source.fps)
-    picture = png_bytes(strip(film, SoftwareRenderer, _STRIP_MOMENTS))
-    uri = "data:image/png;base64," + b64encode(picture).decode("ascii")
+    uri = png_uri(png_bytes(strip(film, SoftwareRenderer, _STRIP_MOMENTS)))
     return [
         Picture(uri=data_uri(figure), alt=title),
         Picture(uri=uri, alt=f"{title}: film strip"),

@@ -29,12 +29,10 @@ def widest_stage(config: ParcConfig, stages: Collection[str] | None = None) -> t
     workers, per_worker = resources.generator_workers, resources.per_worker()
     pools = resources.generate_pools()
     apart = [] if pools.placement == "together" else list(pools.operators.values())
-    acting = resources.pool(resources.generate_actors, gpus=True)
-    recording = resources.pool(resources.record_actors)
     needs = {
-        "tests": _widest([[acting], [recording]]),
-        "augment": _widest([[acting]]),
-        "record": _widest([[recording]]),
+        "tests": _widest([[resources.testing_pool()], [resources.tracker_testing_pool()]]),
+        "augment": _widest([[resources.augmenting_pool()]]),
+        "record": _widest([[resources.recording_pool()]]),
         "generate": _widest([apart, [pools.together]]),
         "train-generator": (workers * per_worker["CPU"], workers * per_worker["GPU"]),
         "train-tracker": (
@@ -48,10 +46,14 @@ def widest_stage(config: ParcConfig, stages: Collection[str] | None = None) -> t
 
 
 def _widest(groups: Sequence[Sequence[PoolConfig]]) -> tuple[float, float]:
-    """CPUs and GPUs of the group of pools that takes most of each."""
+    """CPUs and GPUs of the group of pools that takes most of each, grown as far as they may."""
+
+    def most(pool: PoolConfig) -> int:
+        return max(pool.actors, pool.most or 0)
+
     return (
-        max(sum(p.actors * p.cpus for p in pools) for pools in groups),
-        max(sum(p.actors * p.gpus for p in pools) for pools in groups),
+        max(sum(most(p) * p.cpus for p in pools) for pools in groups),
+        max(sum(most(p) * p.gpus for p in pools) for pools in groups),
     )
 
 

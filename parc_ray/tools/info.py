@@ -46,11 +46,12 @@ def run(argv: list[str]) -> None:
     if options.verify:
         raise InputError("--verify: compares the hashes of a data set's parts; name a data set")
     lacking = {name: found_by_trying(name) for name in BACKENDS}
+    installed, gpus = versions(), _gpus()
     facts: dict[str, object] = {
-        "versions": versions(),
+        "versions": installed,
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        "gpus": _gpus(),
+        "gpus": gpus,
         "simulators": lacking,
     }
     stages = progress(*open_run(options.path)) if options.path else {}
@@ -59,11 +60,11 @@ def run(argv: list[str]) -> None:
     if options.json:
         print(json.dumps(facts, indent=2))
         return
-    for name, version in versions().items():
+    for name, version in installed.items():
         print(f"{name:<10} {version}")
     print(f"{'system':<10} {facts['system']}")
     print(f"{'cores':<10} {facts['cores']}")
-    print(f"{'gpus':<10} {', '.join(_gpus()) or 'none'}")
+    print(f"{'gpus':<10} {', '.join(gpus) or 'none'}")
     for name, lack in lacking.items():
         print(f"{'simulator':<10} {name}: {lack or 'runs here'}")
     for label, state in stages.items():

@@ -11,6 +11,7 @@ from parc_ray import cli
 from parc_ray.config_io import config_hash
 from parc_ray.errors import InputError
 from parc_ray.evaluation.results import GENERATOR_FIGURES, TRACKER_FIGURES
+from parc_ray.placement import PlaceConfig
 from parc_ray.recipes import get_recipe
 from parc_ray.sweep.capacity import trials_at_once, widest_stage
 from parc_ray.sweep.overrides import apply_overrides
@@ -283,3 +284,18 @@ def test_the_widest_stage_is_that_of_what_a_trial_runs():
 def test_files_are_read_by_their_path(tmp_path):
     spec = load_spec(sweep_file(tmp_path, "grid: {evaluation.s: [0, 1]}"))
     assert spec.grid == {"evaluation.s": (0, 1)}
+
+
+def test_places_count_for_the_widest_stage():
+    """What a place lets its workers ask for and grow to is what trials could wait for."""
+    config = get_recipe("smoke")
+    places = replace(
+        config.resources.places,
+        record=PlaceConfig(cpus=3.0, gpus=0.5, most=5),
+        augment=PlaceConfig(cpus=2.0),
+    )
+    wide = replace(config, resources=replace(config.resources, places=places))
+    cpus, gpus = widest_stage(wide, ["record"])
+    assert cpus == pytest.approx(5 * 3.0 + 1.1)
+    assert gpus == pytest.approx(2.5)
+    assert widest_stage(wide, ["augment"])[0] > widest_stage(config, ["augment"])[0]

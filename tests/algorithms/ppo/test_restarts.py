@@ -146,3 +146,14 @@ def test_a_field_that_a_checkpoint_does_not_know_counts_as_its_default(counting,
     assert result.resumed_from == 5
     with pytest.raises(InputError, match="noise_memory"):
         run(tmp_path, CONFIG.replace(samples=7 * 40, noise_memory=0.5))
+
+
+def test_damaged_checkpoints_are_in_use_too(counting, tmp_path):
+    """Who does not want to resume loses nothing, not even where nothing whole is left."""
+    run(tmp_path)
+    for file in tmp_path.glob("ckpt_*/state.pt"):
+        file.write_bytes(file.read_bytes()[:-1])
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="holds checkpoints already"):
+        train.train_tracker(CONFIG, "any", {}, tmp_path, sizes=SIZES, resume=False)
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
