@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 RECIPE ?= quick
 ARGS ?=
+# Tests run in so many processes; those that start a Ray stay in one of them.
+WORKERS ?= 2
+XDIST := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 export RAY_USAGE_STATS_ENABLED = 0
 
@@ -17,10 +20,10 @@ run: $(VENV)/.ready  ## run PARC: recipe quick, about 30 minutes on two cores
 	$(BIN)/python run_parc.py --recipe $(RECIPE) $(ARGS)
 
 test: $(VENV)/.ready  ## all tests, as in CI
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(XDIST)
 
 fast: $(VENV)/.ready  ## without the slow tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(XDIST) -m "not slow and not long"
 
 long: $(VENV)/.ready  ## the tests that take many minutes each, which CI leaves out
 	$(BIN)/python -m pytest -m long

@@ -32,6 +32,36 @@ ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "tests" / "assets"
 
 
+WITH_RAY = (
+    "tests/integration/",
+    "tests/sweep/test_sweep.py",
+    "tests/test_benchmarks.py",
+    "tests/test_cluster.py",
+    "tests/test_correction_benchmarks.py",
+    "tests/test_packaging.py",
+    "tests/tools/test_info_cluster.py",
+)
+"""Tests that start a Ray of their own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what pytest-xdist may run at once: tests with a Ray in turn, all others by file.
+
+    Those with a Ray come first, since they take longest and one worker takes them all.
+    """
+    for item in items:
+        alone = item.nodeid.startswith(WITH_RAY) or "ray_session" in getattr(
+            item, "fixturenames", ()
+        )
+        item.add_marker(pytest.mark.xdist_group("ray" if alone else item.nodeid.split("::")[0]))
+    items.sort(key=lambda item: _group(item) != "ray")
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return mark.args[0] if mark else ""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
