@@ -28,6 +28,9 @@ from parc_ray.stages._segments import Segment, Ticket
 
 ITEM_RETRIES = 3
 """How often an item is tried again after its actor died; then the stage ends with an error."""
+FULL = 1.0
+"""Share of a pool's actors that are at work when it grows. Ray Data's own 1.75 counts items that
+wait in an actor too, of which there are none here: no pool would ever grow."""
 _QUEUED_KEY = "parc_ray.queued_items"
 _SCHEMA = pa.schema(
     [
@@ -83,6 +86,8 @@ def stream(
         ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY, [*ENABLED_BACKPRESSURE_POLICIES, QueueLimit]
     )
     dataset.context.set_config(_QUEUED_KEY, queued)
+    scaling = dataset.context.autoscaling_config
+    scaling.actor_pool_util_upscaling_threshold = FULL
     for row in dataset.iter_rows():
         yield str(row["id"])
 

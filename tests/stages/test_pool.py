@@ -16,6 +16,7 @@ from parc_ray.data.store import read_part
 from parc_ray.pool_config import PoolConfig
 from parc_ray.stages.pool import ItemOutput, WorkItem, read_item, run_items
 from tests.data.clips import random_clip, tensors_of
+from tests.integration.growing import meet
 
 INLINE = PoolConfig(actors=0)
 
@@ -126,6 +127,13 @@ def test_actors_make_the_same_files_as_the_driver_itself(tmp_path, ray_session):
     assert [(r.id, r.part, r.record) for r in pooled] == [(r.id, r.part, r.record) for r in alone]
     pids = {line.split()[1] for line in (tmp_path / "two/log").read_text().splitlines()}
     assert str(os.getpid()) not in pids
+
+
+@pytest.mark.slow
+def test_a_pool_grows_while_items_wait(tmp_path, ray_session):
+    """No item ends before two actors are at work."""
+    results = meet(tmp_path, PoolConfig(actors=1, most=2, cpus=0.5))
+    assert len({r.record["pid"] for r in results}) == 2
 
 
 @pytest.mark.slow
