@@ -135,13 +135,15 @@ def final_reward(name, seed, **changes):
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_placements_learn_alike(toy):
+def test_placements_learn_alike(toy, record_property):
     """Three seeds each, as many samples and as large batches in all."""
     seeds = (0, 1, 2)
     local = [final_reward(toy, s, num_envs=64) for s in seeds]
     split = [final_reward(toy, s, placement="split", num_runners=2, num_learners=1) for s in seeds]
     shared = {"placement": "colocated", "num_learners": 2, "minibatch": BASE.minibatch // 2}
     colocated = [final_reward(toy, s, **shared) for s in seeds]
+    for place, rewards in (("local", local), ("split", split), ("colocated", colocated)):
+        record_property(place, " ".join(f"{reward:.4f}" for reward in rewards))
     assert min(local) > 0.5  # an untrained policy gets about 0.3
     mean = sum(local) / len(local)
     for other in (split, colocated):
