@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from parc_ray.character.character import Character
 
 _CTRL = mujoco.mjtState.mjSTATE_CTRL.value
+_PUSH = _CTRL | mujoco.mjtState.mjSTATE_QFRC_APPLIED.value
 
 
 def _ignore_warning(message: str) -> None:
@@ -83,6 +84,7 @@ class MujocoCpuBackend:
         self._terrain = np.zeros(n, dtype=np.int64)
         self._bad = np.zeros(n, dtype=np.bool_)
         self._control = np.empty((n, k, model.nu))
+        self._push: NDArray[np.float64] | None = None
         self._states = np.empty((n, k, self._layout.num_state))
         self._sensors = np.empty((n, k, model.nsensordata))
         self._env_models = [model] * n
@@ -107,16 +109,27 @@ class MujocoCpuBackend:
         self._terrain[ids] = terrain_ids.numpy()
         self._refresh_models(ids)
 
+    def push_root(self, force: Tensor) -> None:
+        """Apply forces (N, 3) N, world frame, at the roots' origins during the next step alone."""
+        forces = np.zeros((self.num_envs, self._warm.shape[1]))
+        forces[:, :3] = force.numpy()  # the free joint comes first, its translation in the world
+        self._push = forces
+
     def step(self, pd_targets: Tensor) -> None:
         """Advance all environments by one control period under PD targets (N, D) in rad."""
         self._control[:] = pd_targets.detach().numpy()[:, None, :]
-        self._bad |= ~np.isfinite(self._control[:, 0]).all(axis=-1)
+        control, spec = self._control, _CTRL
+        if self._push is not None:
+            pushes = np.broadcast_to(self._push[:, None], (*control.shape[:2], self._push.shape[1]))
+            control, spec = np.concatenate((control, pushes), axis=-1), _PUSH
+            self._push = None
+        self._bad |= ~np.isfinite(control[:, 0]).all(axis=-1)
         self._pool.rollout(
             self._env_models,
             self._data,
             self._physics,
-            self._control,
-            control_spec=_CTRL,
+            control,
+            control_spec=spec,
             skip_checks=True,
             nstep=self.config.substeps,
             initial_warmstart=self._warm,

@@ -227,6 +227,28 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AssistConfig:
+    """A force that helps the root along while training, and goes away (`envs.tracking.assist`)."""
+
+    strength: float = 0.0
+    """Share of the full spring at the start; 0 is none, as in PARC."""
+    steps: int = 6000
+    """Control steps of an environment over which it falls to zero, linearly, from the start of
+    every training; a warm-started one is helped anew."""
+    frequency_rad_s: float = 6.0
+    """Natural frequency of the spring on the character's whole mass; damping is critical."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _require(0 <= self.strength <= 1, "assist.strength: must lie in [0, 1]")
+        _require(self.steps >= 1, "assist.steps: must be 1 or more")
+        _require(
+            0 < self.frequency_rad_s <= 15,
+            "assist.frequency_rad_s: must lie in (0, 15], as the force is constant over a step",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     """The whole tracking task."""
 
@@ -240,6 +262,8 @@ class TrackingConfig:
     """When it fails."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Where it starts."""
+    assist: AssistConfig = field(default_factory=AssistConfig)
+    """What helps it while it learns."""
 
 
 def paper() -> TrackingConfig:

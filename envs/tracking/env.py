@@ -16,6 +16,7 @@ from torch import Tensor
 
 from envs.sims.base import ContainedBackend, SimConfig
 from envs.sims.registry import make_backend
+from envs.tracking.assist import Assist
 from envs.tracking.config import TrackingConfig
 from envs.tracking.lookahead import Sight, make_lookahead
 from envs.tracking.motion_bank import MotionBank
@@ -68,6 +69,9 @@ class VectorTrackingEnv:
         self.backend: ContainedBackend = make_backend(
             simulator, character, num_envs, self.bank.terrains(terrain_margin_m), sim
         )
+        mass_kg = float(character.body_masses.sum())
+        self.assist = Assist(self.config.assist, mass_kg, self.backend)
+        self.taken = 0
         sampling = self.config.sampling
         weight = self.bank.weight
         if sampling.class_balance:
@@ -107,7 +111,11 @@ class VectorTrackingEnv:
         """Advance by one control step with normalised actions (N, A), on any device."""
         action = action.to(self.previous.device)
         target = self.task.targets(action, self.ahead.now)
+        help_left = self.assist.strength(self.taken)
+        if help_left > 0:
+            self.assist.push(self.taken, self.backend.state(), self.ahead.now.next)
         self.backend.step(target)
+        self.taken += 1
         self.steps += 1
         frame = self._frame()
         seen = self.task.observe(
@@ -125,6 +133,8 @@ class VectorTrackingEnv:
         self.previous = action.clone()
         ids = (failed | truncated).nonzero()[:, 0]
         log = self._step_log(terms, reward)
+        if self.config.assist.strength > 0:
+            log["assist/strength"] = help_left
         final_obs = obs[ids]
         if len(ids):
             self._episode_log(log, ids, failures, at_end)
@@ -148,6 +158,7 @@ class VectorTrackingEnv:
             "sampler": self.sampler.state_dict(),
             "queue": self.queue.state_dict(),
             "rng": self.rng.get_state(),
+            "taken": self.taken,
             **{name: getattr(self, name).clone() for name in _EPISODE_STATE},
         }
 
@@ -157,6 +168,7 @@ class VectorTrackingEnv:
         self.sampler.load_state_dict(state["sampler"])
         self.queue.load_state_dict(state.get("queue", {}))
         self.rng.set_state(state["rng"])
+        self.taken = int(state.get("taken", 0))  # states of before know no help
         for name in _EPISODE_STATE:
             getattr(self, name).copy_(state[name])
         self.ahead.fill(self.clip, self._frame())
