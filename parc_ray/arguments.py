@@ -96,7 +96,10 @@ def _parser(prog: str, *, stage: bool) -> OneLineParser:
     add("--recipe", help=f"start from a recipe: {', '.join(recipe_names())} (default: quick)")
     add("--config", help="start from a YAML file, for example a run's config.yaml")
     add("--data", help="'sample', a directory of motions, or a data set manifest")
-    add("--storage", help="directory that holds runs; all nodes must mount it (default: runs)")
+    add(
+        "--storage",
+        help="holds runs: a directory that all nodes mount, s3:// or gs:// (default: runs)",
+    )
     add("--name", help="name of the run, a directory below the storage")
     add("--iterations", type=int, metavar="N", help="number of PARC iterations")
     add("--force", action="store_true", help="redo stages whose settings or inputs changed")

@@ -360,9 +360,9 @@ class ParcConfig:
     name: str = "parc"
     """Name of the run: its directory below ``storage``."""
     storage: str = field(default_factory=lambda: os.environ.get("PARC_STORAGE") or "runs")
-    """Directory that holds runs: a path that all nodes mount (local disk, NFS); the environment
-    variable PARC_STORAGE where it is set. Object stores (``s3://``, ``gs://``) are not supported
-    for runs yet."""
+    """Directory that holds runs: a path that all nodes mount (local disk, NFS), or a place in an
+    object store that all nodes reach (``s3://bucket/runs``, ``gs://bucket/runs``); the environment
+    variable PARC_STORAGE where it is set."""
     seed: int = 0
     """Decides every random draw of the run, together with iteration and stage."""
     character: str = "humanoid"

@@ -19,6 +19,7 @@ from parc_ray.stages.base import DONE, Artifact, StageContext, hash_path, read_r
 from parc_ray.stages.registry import get_stage
 
 SAMPLE = "sample"
+_SCHEMES = ("file", "s3", "gs")
 _DATA_REMEDY = "give a directory of motion files, a data set manifest or 'sample'"
 
 
@@ -26,16 +27,24 @@ def run_storage(config: ParcConfig) -> Storage:
     """The run directory, ``<storage>/<name>``; nothing is made.
 
     Raises:
-        InputError: the storage is no directory that this machine mounts. Trainings open their
-            checkpoints as files, so a run cannot live on an object store.
+        InputError: another kind of storage, an address with a password in it (it would be written
+            into ``config.yaml``), or an object store that does not answer or lets us not in.
     """
-    scheme, found, _ = config.storage.partition("://")
-    if found and scheme != "file":
+    scheme, found, rest = config.storage.partition("://")
+    if found and scheme not in _SCHEMES:
         raise InputError(
-            f"--storage {config.storage}: a run needs a directory that all nodes mount (local "
-            f"disk, NFS), {scheme}:// is not supported yet; give the path of such a directory"
+            f"--storage: {scheme}:// cannot hold a run; allowed are a directory that all nodes "
+            f"mount (local disk, NFS), {', '.join(f'{s}://' for s in _SCHEMES[1:])}; give such a "
+            f"place instead of {config.storage}"
         )
-    return Storage.from_uri(config.storage).join(config.name)
+    if found and ("@" in rest.partition("/")[0] or "secret_key" in rest):
+        raise InputError(
+            f"--storage: the {scheme}:// address has credentials in it, which would be written "
+            "into the run; allowed are a bucket and a path; set credentials in the environment"
+        )
+    storage = Storage.from_uri(config.storage)
+    storage.require_reachable()
+    return storage.join(config.name)
 
 
 def check_inputs(

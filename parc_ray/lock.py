@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import time
 import uuid
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from parc_ray.data.storage import Storage
@@ -21,6 +22,8 @@ LOCK_FILE = "driver.json"
 _BEAT_S = 5.0
 _STALE_S = 60.0
 _SETTLE_S = 0.05
+_SETTLE_REMOTE_S = 2.0
+"""Longer than an object store takes between looking whether the lock is free and writing it."""
 
 
 class RunLock:
@@ -29,6 +32,12 @@ class RunLock:
     The lock names host, process and its start time. It counts as held while the process lives (same
     host) or while its heartbeat is younger than a minute (other hosts). A driver that was killed
     leaves a lock that the next one on the same host takes over at once.
+
+    It is a file that is written and read again, not a lock of the storage: pyarrow offers no write
+    that fails where an object exists. Of two drivers that start in the same moment the last writer
+    stays. Should the store take longer than our pause between the first look and the write, both
+    start; the first writer then sees the other's record at its next heartbeat, five seconds later,
+    and ends before its next stage. Until then both work on the run; what they write is equal.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -38,6 +47,7 @@ class RunLock:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost = False
+        self._before: Any = None
 
     def __enter__(self) -> RunLock:
         """Take the lock.
@@ -53,10 +63,13 @@ class RunLock:
                 f"--storage: {self._storage} cannot be written ({error.strerror or error}); a "
                 "writable directory is needed; choose another"
             ) from error
-        time.sleep(_SETTLE_S)  # of two that start in the same moment the last writer stays
+        settle = _SETTLE_REMOTE_S if self._storage.is_object_store else _SETTLE_S
+        time.sleep(settle)  # of two that start in the same moment the last writer stays
         holder = self._read()
         if holder is None or holder.get("token") != self._token:
             raise InputError(_held_by(self._storage, holder or {}))
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGUSR1, _interrupt)
         self._thread = threading.Thread(target=self._keep_beating, name="run-lock", daemon=True)
         self._thread.start()
         return self
@@ -77,10 +90,18 @@ class RunLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release the lock, unless somebody else holds it by now."""
+        """Release the lock, unless somebody else holds it by now.
+
+        Raises:
+            InputError: it was lost, and what the block did was interrupted for that.
+        """
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        if self._before is not None:
+            signal.signal(signal.SIGUSR1, self._before)
+        if self._lost and isinstance(error, KeyboardInterrupt):
+            self.require_held()
         holder = self._read()
         if holder is not None and holder.get("token") == self._token:
             self._storage.delete(LOCK_FILE)
@@ -120,10 +141,23 @@ class RunLock:
                 if holder is not None and holder.get("token") != self._token:
                     self._lost = True
                     logger.error("%s", _held_by(self._storage, holder))
+                    if self._before is not None:
+                        _interrupt_main()
                     return
                 self._beat()
             except OSError as error:
                 logger.warning("%s: heartbeat not written: %s", self._storage, error)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt  # the one exception that Ray lets out of a wait of its own
+
+
+def _interrupt_main() -> None:
+    """End what the main thread does, also where it waits in a system call."""
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGUSR1)
 
 
 def _is_alive(holder: dict[str, Any]) -> bool:

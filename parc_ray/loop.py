@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 
 from parc_ray.config import ParcConfig, run_differences
 from parc_ray.config_io import to_yaml
-from parc_ray.console import format_seconds, setup_logging
+from parc_ray.console import format_seconds
 from parc_ray.data.storage import Storage
 from parc_ray.dispatch import Dispatcher, finished
 from parc_ray.errors import InputError
 from parc_ray.inputs import check_inputs, run_storage, stage_label
 from parc_ray.lock import RunLock
 from parc_ray.plan import PlannedStage, plan
+from parc_ray.run_log import run_log
 from parc_ray.stages.base import StageContext, StageResult
 
 CONFIG_FILE = "config.yaml"
@@ -66,9 +67,8 @@ def run_stages(
     check_inputs(storage, config, stages, force=force)
     with lock:
         claim(storage, config, force=force)
-        if storage.is_local:
-            setup_logging(file=storage.local_path("run.log"))
-        results = _run_all(lock, storage, config, stages, force=force)
+        with run_log(storage):
+            results = _run_all(lock, storage, config, stages, force=force)
     logger.info("run %s finished in %s", storage, format_seconds(time.monotonic() - start))
     return results
 

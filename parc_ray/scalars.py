@@ -23,6 +23,7 @@ from parc_ray.data.storage import Storage
 
 LOGS = "logs"
 CSV_NAME = "scalars.csv"
+_SEND_S = 30.0
 _COLUMNS = ("step", "tag", "value", "wall_unix_s")
 
 
@@ -41,8 +42,9 @@ class ScalarRow:
 class ScalarWriter:
     """Appends scalars to one directory of the log tree.
 
-    On remote storage the files are written locally and uploaded by ``flush`` and ``close``. Safe
-    to create again after a kill: the CSV is continued, and readers keep the last value per step.
+    On remote storage the files are written locally and sent at most once in half a minute and by
+    ``flush`` and ``close``. Safe to create again after a kill: the CSV is continued, and readers
+    keep the last value per step.
     """
 
     def __init__(self, storage: Storage, path: str, *, part: str = "") -> None:
@@ -67,6 +69,7 @@ class ScalarWriter:
         self._events: SummaryWriter | None = None
         self._rows: list[tuple[int, str, float, float]] = []
         self._checked = False
+        self._sent_s = time.monotonic()
 
     def add(self, tag: str, value: float, step: int) -> None:
         """Log one number."""
@@ -75,7 +78,9 @@ class ScalarWriter:
         now = time.time()
         self._events.add_scalar(tag, float(value), step, walltime=now)
         self._rows.append((int(step), tag, float(value), now))
-        if len(self._rows) >= 256:
+        if self._staging is not None and time.monotonic() - self._sent_s > _SEND_S:
+            self.flush()
+        elif len(self._rows) >= 256:
             self._write_rows()
 
     def add_all(self, values: Mapping[str, float], step: int) -> None:
@@ -90,6 +95,7 @@ class ScalarWriter:
         if self._events is not None:
             self._events.flush()
         if self._staging is not None:
+            self._sent_s = time.monotonic()
             for file in sorted(self._local.iterdir()):
                 self._storage.write_bytes_atomic(f"{self._path}/{file.name}", file.read_bytes())
 

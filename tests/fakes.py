@@ -49,8 +49,9 @@ def body(run: StageRun) -> StageOutputs:
             run.scalars.add("parts", float(index), index)
         if index == 1:
             _kill(label, "within")
-    with (run.ctx.run.local_path() / "executions.log").open("a") as file:
-        file.write(f"{label}\n")
+    if run.ctx.run.is_local:
+        with (run.ctx.run.local_path() / "executions.log").open("a") as file:
+            file.write(f"{label}\n")
     return StageOutputs(
         paths={OUTPUTS[run.name]: "out"},
         rows={OUTPUTS[run.name]: PARTS},

@@ -308,9 +308,7 @@ def test_storage_that_cannot_be_written(tmp_path, folder, humanoid, capsys):
     for storage, said in (
         (str(tmp_path / "file"), "cannot be written"),
         (str(tmp_path / "file" / "x"), "cannot be written"),
-        ("s3://bucket/runs", "directory that all nodes mount (local disk, NFS)"),
-        ("gs://bucket/runs", "gs:// is not supported yet"),
-        ("tape://runs", "give the path of such a directory"),
+        ("tape://runs", "allowed are a directory that all nodes mount (local disk, NFS), s3://"),
     ):
         words[words.index("--storage") + 1] = storage
         line = mistake(capsys, *words)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,17 @@ from algorithms.diffusion.guard import FrozenGuard
 from algorithms.diffusion.metrics_log import MetricsCallback, MetricsLog
 from algorithms.diffusion.trainer import Trainer, private_randomness
 from parc_ray.character.character import Character
-from parc_ray.data.digests import is_whole, newest_whole, write_digest
+from parc_ray.data.digests import digest_name, is_whole, newest_whole, write_digest
+from parc_ray.data.mirror import Mirror
+from parc_ray.data.patient_fs import patient
+from parc_ray.data.storage import Storage, StoredFile
 from parc_ray.errors import InputError
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.pt"
 GENERATOR = "generator.pt"
+_LOGS = ("metrics.jsonl", "tb")
 
 
 class TrainingDivergedError(RuntimeError):
@@ -193,7 +198,10 @@ def train_local(
     return _finish(trainer, out, row)
 
 
-def _read_warm_start(path: str | Path | None) -> GeneratorFile | None:
+def _read_warm_start(path: str | Path | StoredFile | None) -> GeneratorFile | None:
+    if isinstance(path, StoredFile):
+        with path.storage.fetched(path.path) as file:
+            return load_generator(file)
     return None if path is None else load_generator(Path(path))
 
 
@@ -208,10 +216,10 @@ def train_generator(
     bank: SourceLike,
     character: Character,
     config: DiffusionConfig,
-    out_dir: str | Path,
+    out_dir: str | Path | Storage,
     run_name: str,
     *,
-    warm_start: str | Path | None = None,
+    warm_start: str | Path | StoredFile | None = None,
     num_workers: int = 1,
     use_gpu: bool = False,
     resources: Mapping[str, float] | None = None,
@@ -224,7 +232,8 @@ def train_generator(
             them inside each worker, for data that only the workers can reach.
         character: whose motions they are.
         config: generator configuration; ``train.batch_size`` is shared out over the workers.
-        out_dir: directory that all nodes see; the run's checkpoints lie in ``out_dir/run_name``.
+        out_dir: directory that all nodes see, or one on an object store; the run's checkpoints lie
+            in ``out_dir/run_name``.
         run_name: name of the run; the same name continues a run that was cut off.
         warm_start: generator file of the previous PARC iteration, visible to all nodes.
         num_workers: processes, gloo on CPUs and nccl on GPUs.
@@ -233,7 +242,8 @@ def train_generator(
         max_failures: restarts of the worker group before giving up.
 
     Returns:
-        The generator file and the last metrics.
+        The generator file and the last metrics. Where ``out_dir`` is on an object store only the
+        name of the path counts; the file of that name lies there.
 
     Raises:
         InputError: for a warm start or configuration that does not fit.
@@ -244,8 +254,8 @@ def train_generator(
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    out = Path(out_dir).resolve()
-    out.mkdir(parents=True, exist_ok=True)
+    out = Storage.from_uri(out_dir)
+    out.makedirs()
     before = _read_warm_start(warm_start)
     if before is not None:
         check_warm_start(before, character, config)
@@ -257,8 +267,8 @@ def train_generator(
             **handed,
             "character": ray.put(character),
             "config": config.to_dict(),
-            "out_dir": str(out),
-            "warm_start": None if warm_start is None else str(warm_start),
+            "out_dir": out,
+            "warm_start": str(warm_start) if isinstance(warm_start, Path) else warm_start,
             "threads": max(1, int(per_worker.get("CPU", 1.0))),
         },
         scaling_config=ScalingConfig(
@@ -266,7 +276,8 @@ def train_generator(
         ),
         run_config=RunConfig(
             name=run_name,
-            storage_path=str(out),
+            storage_path=out.root,
+            storage_filesystem=None if out.is_local else patient(out.filesystem),
             failure_config=FailureConfig(max_failures=max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
         ),
@@ -277,7 +288,9 @@ def train_generator(
     if "diverged" in outcome:
         raise TrainingDivergedError(outcome["diverged"])
     return TrainResult(
-        path=out / GENERATOR, metrics=outcome["metrics"], cpu_s=outcome.get("cpu_s", 0.0)
+        path=Path(out.full_path(GENERATOR)),
+        metrics=outcome["metrics"],
+        cpu_s=outcome.get("cpu_s", 0.0),
     )
 
 
@@ -302,7 +315,6 @@ def _train_in_worker(setup: dict[str, Any]) -> dict[str, float]:
     rank, world = context.get_world_rank(), context.get_world_size()
     config = config_from_dict(setup["config"])
     source: Any = setup["loader"]() if "loader" in setup else ray.get(setup["bank"])
-    out = Path(setup["out_dir"])
     threads = config.train.torch_threads or setup["threads"]
 
     def wrap(net: torch.nn.Module) -> torch.nn.Module:
@@ -310,7 +322,10 @@ def _train_in_worker(setup: dict[str, Any]) -> dict[str, float]:
             net, move_to_device=False, parallel_strategy_kwargs={"broadcast_buffers": False}
         )
 
-    with private_randomness(config.train.seed, threads):
+    with (
+        _workplace(setup["out_dir"]) as (out, mirror),
+        private_randomness(config.train.seed, threads),
+    ):
         trainer = Trainer(
             source,
             ray.get(setup["character"]),
@@ -322,24 +337,68 @@ def _train_in_worker(setup: dict[str, Any]) -> dict[str, float]:
             wrap=wrap if world > 1 else None,
         )
         _restore(trainer, ray.train.get_checkpoint())
-        metrics = MetricsLog(out, step=trainer.step) if rank == 0 else None
-        row = run_loop(trainer, metrics, out, _report)
-        if metrics is not None:
-            metrics.close()
-            return _finish(trainer, out, row).metrics
-    return row
+        if rank != 0:
+            return run_loop(trainer, None, out, lambda t, row: _report(t, row, None))
+        if mirror is not None:
+            mirror.pull("metrics.jsonl")
+        with MetricsLog(out, step=trainer.step) as metrics:
+            try:
+                row = run_loop(trainer, metrics, out, lambda t, row: _report(t, row, mirror))
+            except TrainingDivergedError as error:
+                if mirror is None:
+                    raise
+                mirror.push(*(p.name for p in out.iterdir()))
+                moved = str(error).replace(str(out), str(mirror.remote))
+                raise TrainingDivergedError(moved) from error
+        result = _finish(trainer, out, row)
+        if mirror is not None:
+            mirror.push(*_LOGS, GENERATOR)
+    return result.metrics
+
+
+@contextmanager
+def _workplace(out: Storage) -> Iterator[tuple[Path, Mirror | None]]:
+    """The directory to work in: the training's own, or a local one and its copy on storage."""
+    if out.is_local:
+        yield out.local_path(), None
+        return
+    with tempfile.TemporaryDirectory(prefix="parc-generator-") as scratch:
+        yield Path(scratch), Mirror(out, Path(scratch))
 
 
 def _restore(trainer: Trainer, checkpoint: Any) -> None:
     if checkpoint is None:
         return
-    with checkpoint.as_directory() as directory:
-        file = _whole_checkpoint(Path(directory))
+    with _whole_copy(checkpoint) as file:
         if file is None:
-            log.warning("%s: no whole checkpoint is left; training starts again", directory)
+            log.warning("%s: no whole checkpoint is left; training starts again", checkpoint.path)
             return
         trainer.load_state_dict(read_tensors(file, "checkpoint"))
     log.info("training continues at step %d", trainer.step)
+
+
+@contextmanager
+def _whole_copy(checkpoint: Any) -> Iterator[Path | None]:
+    """A local file of the newest whole checkpoint, ``checkpoint`` or one before it."""
+    from pyarrow import fs
+
+    if isinstance(checkpoint.filesystem, fs.LocalFileSystem):
+        yield _whole_checkpoint(Path(checkpoint.path))
+        return
+    parent, _, newest = checkpoint.path.rstrip("/").rpartition("/")
+    home = Storage(filesystem=checkpoint.filesystem, root=parent)
+    names = [n for n in home.list_dirs() if n.startswith("checkpoint_") and n <= newest]
+    with tempfile.TemporaryDirectory(prefix="parc-checkpoint-") as scratch:
+        mirror = Mirror(home, Path(scratch))
+        for name in sorted(names, reverse=True):
+            (Path(scratch) / name).mkdir()
+            mirror.pull(f"{name}/{CHECKPOINT}", f"{name}/{digest_name(CHECKPOINT)}")
+            file = Path(scratch) / name / CHECKPOINT
+            if is_whole(file, believe=False):
+                yield file
+                return
+            log.warning("%s/%s: the checkpoint is damaged", home, name)
+        yield None
 
 
 def _whole_checkpoint(directory: Path) -> Path | None:
@@ -352,7 +411,7 @@ def _whole_checkpoint(directory: Path) -> Path | None:
     return None if back is None else back / CHECKPOINT
 
 
-def _report(trainer: Trainer, row: dict[str, float]) -> None:
+def _report(trainer: Trainer, row: dict[str, float], mirror: Mirror | None) -> None:
     """Hand a checkpoint to Ray: all workers report, the first one brings the file."""
     import ray.train
 
@@ -363,4 +422,6 @@ def _report(trainer: Trainer, row: dict[str, float]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         write_atomically(state, Path(directory) / CHECKPOINT)
         write_digest(Path(directory) / CHECKPOINT)
+        if mirror is not None:
+            mirror.push(*_LOGS)  # its rows reach as far as the checkpoint, or farther
         ray.train.report(dict(row), checkpoint=ray.train.Checkpoint.from_directory(directory))

@@ -1,17 +1,26 @@
-"""The folder of one training: checkpoints by rename, ``LATEST``, the best policy, a metrics log."""
+"""The folder of one training: checkpoints by rename, ``LATEST``, the best policy, a metrics log.
+
+On object stores the training works in a local folder and keeps a copy there
+(``parc_ray.data.mirror``).
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from algorithms.ppo.checkpoint import STATE_FILE, save_state
 from algorithms.ppo.policy import MlpPolicy
 from parc_ray.data.digests import is_whole, newest_whole, write_digest
+from parc_ray.data.mirror import Mirror
 from parc_ray.data.patience import write_whole
+from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -20,17 +29,31 @@ LATEST = "LATEST"
 POLICY = "policy.pt"
 BEST = "best.pt"
 METRICS = "metrics.jsonl"
+CHECKPOINTS = "ckpt_"
 
 
 class RunFolder:
     """Files of one training; a kill at any moment leaves a usable folder."""
 
-    def __init__(self, root: Path, keep: int) -> None:
-        """Create ``root``; ``keep`` checkpoints stay beside the newest."""
+    def __init__(self, root: Path, keep: int, remote: Storage | None = None) -> None:
+        """Create ``root``; ``keep`` checkpoints stay beside the newest.
+
+        Args:
+            root: a local directory.
+            keep: how many older checkpoints stay.
+            remote: where the files belong if ``root`` is only the place to work in; its newest
+                whole checkpoint is fetched, and every later one is sent there.
+        """
         self.root, self.keep = root, keep
         root.mkdir(parents=True, exist_ok=True)
         for leftover in root.glob(".ckpt_*.tmp"):
             shutil.rmtree(leftover)
+        self._mirror = None if remote is None else Mirror(remote, root)
+        if self._mirror is not None:
+            newest = self._mirror.pull_newest(CHECKPOINTS)
+            if newest is not None:
+                self._mirror.pull(METRICS)
+                _replace_text(root / LATEST, newest + "\n")
 
     def in_use(self) -> bool:
         """Whether a training has left a checkpoint here, whole or not."""
@@ -85,6 +108,12 @@ class RunFolder:
         temporary.rename(final)
         _replace_text(self.root / LATEST, final.name + "\n")
         self._prune(final)
+        if self._mirror is not None:
+            self._mirror.push(METRICS)  # its rows reach as far as the checkpoint, or farther
+            self._mirror.push_folder(final.name)
+            self._mirror.push(LATEST)
+            left = [p.name for p in self.root.glob(f"{CHECKPOINTS}*")]
+            self._mirror.keep_only(CHECKPOINTS, left)
         return final
 
     def _prune(self, newest: Path) -> None:
@@ -122,7 +151,25 @@ class RunFolder:
         """Write the final policy; paths of it and of the best (None where none was evaluated)."""
         policy.save(self.root / POLICY)
         best = self.root / BEST
+        if self._mirror is not None:
+            self._mirror.push(METRICS, POLICY, BEST)
         return self.root / POLICY, best if best.exists() else None
+
+    def publish_dumps(self) -> None:
+        """Send what a training that diverged has left; on mounted storage it is there."""
+        if self._mirror is not None:
+            self._mirror.push(METRICS, *(p.name for p in self.root.glob("nan_*.pt")))
+
+
+@contextmanager
+def run_folder(where: str | Path | Storage, keep: int) -> Iterator[RunFolder]:
+    """The folder of a training at ``where``; on object stores with a local one to work in."""
+    storage = Storage.from_uri(where)
+    if storage.is_local:
+        yield RunFolder(storage.local_path(), keep)
+        return
+    with TemporaryDirectory(prefix="parc-tracker-") as scratch:
+        yield RunFolder(Path(scratch), keep, storage)
 
 
 def _replace_text(path: Path, text: str) -> None:

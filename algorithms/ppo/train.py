@@ -24,7 +24,9 @@ from algorithms.ppo.checkpoint import STATE_FILE, load_state
 from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.sizes import EnvSizes
-from algorithms.ppo.storage import RunFolder
+from algorithms.ppo.storage import RunFolder, run_folder
+from algorithms.ppo.update import TrainingDivergedError
+from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError, SimulatorLostError
 
 logger = logging.getLogger(__name__)
@@ -68,7 +70,7 @@ def train_tracker(
     config: TrackerConfig,
     env_name: str,
     env_config: Mapping[str, Any],
-    out_dir: str | Path,
+    out_dir: str | Path | Storage,
     *,
     warm_start: str | Path | None = None,
     samples: int | None = None,
@@ -89,7 +91,8 @@ def train_tracker(
         config: knobs.
         env_name: registered name of the environment's creator.
         env_config: its options; the creator also gets ``num_envs`` and ``seed``.
-        out_dir: folder of this run; a killed run goes on from its newest checkpoint.
+        out_dir: folder of this run; a killed run goes on from its newest checkpoint. On an object
+            store the run works in a local folder of this machine and sends its checkpoints there.
         warm_start: policy file to start from (ignored when resuming).
         samples: budget in environment steps, in place of ``config.samples``.
         wall_s: budget in seconds, in place of ``config.wall_s``.
@@ -103,7 +106,8 @@ def train_tracker(
         custom_resources: what each runner and learner actor asks of its node, beside CPUs and GPUs.
 
     Returns:
-        Paths and totals.
+        Paths and totals. Where ``out_dir`` is on an object store only the names of the paths
+        count; the files of these names lie there.
 
     Raises:
         InputError: checkpoints of another configuration, unregistered environment, unreadable
@@ -112,19 +116,38 @@ def train_tracker(
     """
     sizes = sizes or EnvSizes.probe(env_name, env_config)
     effective = sizes.apply(_effective(config, samples, wall_s, warm_start is not None))
-    folder = RunFolder(Path(out_dir), effective.keep_checkpoints)
-    if folder.in_use() and not resume:
-        raise InputError(f"{out_dir}: holds checkpoints already; allow resuming or use another")
-    dims = (sizes.obs_dim, sizes.action_dim)
-    ppo = TensorPPOConfig.from_tracker(
-        effective,
-        env_name,
-        env_config,
-        *dims,
-        dump_dir=str(folder.root),
-        custom_resources=custom_resources,
-    )
-    fingerprint = _fingerprint(effective, env_name)
+    with run_folder(out_dir, effective.keep_checkpoints) as folder:
+        if folder.in_use() and not resume:
+            raise InputError(f"{out_dir}: holds checkpoints already; allow resuming or use another")
+        dims = (sizes.obs_dim, sizes.action_dim)
+        ppo = TensorPPOConfig.from_tracker(
+            effective,
+            env_name,
+            env_config,
+            *dims,
+            dump_dir=str(folder.root),
+            custom_resources=custom_resources,
+        )
+        fingerprint = _fingerprint(effective, env_name)
+        try:
+            return _sittings(
+                ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate
+            )
+        except TrainingDivergedError:
+            folder.publish_dumps()
+            raise
+
+
+def _sittings(
+    ppo: TensorPPOConfig,
+    effective: TrackerConfig,
+    folder: RunFolder,
+    fingerprint: dict[str, Any],
+    warm_start: str | Path | None,
+    on_iteration: OnIteration | None,
+    evaluate: Evaluate | None,
+) -> TrainResult:
+    """Train to the end, again from the newest checkpoint after a learner or simulator was lost."""
     for left in range(effective.restarts, -1, -1):
         try:
             return _sitting(ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate)

@@ -11,17 +11,27 @@ from parc_ray.data.patience import write_whole
 _SUFFIX = ".sha256"
 
 
+def digest_name(name: str) -> str:
+    """Name of the file with the hash of file ``name``."""
+    return name + _SUFFIX
+
+
 def write_digest(path: Path) -> None:
     """Write the hash of ``path`` beside it, whole or not at all."""
-    write_whole(path.with_name(path.name + _SUFFIX), f"{_digest(path)}\n".encode())
+    write_whole(path.with_name(digest_name(path.name)), f"{_digest(path)}\n".encode())
 
 
-def is_whole(path: Path) -> bool:
-    """Whether ``path`` is there as it was when its hash was written; without one it is believed."""
+def is_whole(path: Path, *, believe: bool = True) -> bool:
+    """Whether ``path`` is there as it was when its hash was written.
+
+    Args:
+        path: the file.
+        believe: what is said of a file without a hash.
+    """
     if not path.is_file():
         return False
-    written = path.with_name(path.name + _SUFFIX)
-    return not written.is_file() or written.read_text().strip() == _digest(path)
+    written = path.with_name(digest_name(path.name))
+    return written.read_text().strip() == _digest(path) if written.is_file() else believe
 
 
 def newest_whole(places: Iterable[Path], file: str) -> Path | None:

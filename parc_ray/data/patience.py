@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,13 @@ _PASSING = _numbers(
     *("EHOSTUNREACH", "EIO", "ENETDOWN", "ENETUNREACH", "ENOTCONN", "EPIPE", "EREMOTEIO"),
     *("ESTALE", "ETIMEDOUT"),
 )
-_PASSING_WORDS = ("network", "timeout", "timed out", "slow_down", "service_unavailable", "curl")
+_PASSING_WORDS = (
+    *("network", "timeout", "timed out", "slow_down", "service_unavailable", "curl"),
+    *("http status 5", "internal_failure", "internalerror", "unavailable"),
+)
+
+_given_up = threading.Event()
+"""Set after a call that failed in every try, until one succeeds."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +51,9 @@ class StorageError(OSError):
 def patiently(where: str, call: Callable[[], T]) -> T:
     """Call ``call``, again with growing pauses while storage fails in a way that may pass.
 
+    Once that was in vain this process tries each later call only once, until one succeeds: what
+    still closes files and releases locks on its way out does not wait as long again each time.
+
     Args:
         where: path for messages.
         call: does one thing as a whole; may be called several times.
@@ -52,9 +62,12 @@ def patiently(where: str, call: Callable[[], T]) -> T:
         StorageError: the storage is full, or failed in every try.
         OSError: anything else, at once.
     """
-    for number, wait in enumerate((*WAITS_S, None), 1):
+    waits = () if _given_up.is_set() else WAITS_S
+    for number, wait in enumerate((*waits, None), 1):
         try:
-            return call()
+            result = call()
+            _given_up.clear()
+            return result
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
@@ -63,8 +76,10 @@ def patiently(where: str, call: Callable[[], T]) -> T:
             if not may_pass(error):
                 raise
             if wait is None:
+                _given_up.set()
+                failed = f"storage failed {number} times within {sum(waits):.0f} s"
                 raise StorageError(
-                    f"{where}: storage failed {number} times within {sum(WAITS_S):.0f} s "
+                    f"{where}: {failed if waits else 'storage still fails'} "
                     f"({error.strerror or error}); what was finished is kept; see to the "
                     "storage, then the same command continues"
                 ) from error

@@ -1,13 +1,15 @@
 """Files on any storage that ``pyarrow.fs`` reaches: local disk, NFS, ``s3://``, ``gs://``.
 
-Data sets and manifests may lie on any of them. A run may not: its trainings open checkpoints as
-files, so its storage is a directory that all nodes mount (``parc_ray.inputs.run_storage``).
+Data sets, manifests and runs may lie on any of them. What can only be opened as a local file (a
+model, a checkpoint) is fetched first (``Storage.fetched``); a training that needs a directory works
+in a local one and keeps a copy here (``parc_ray.data.mirror``).
 
 A ``Storage`` is a directory (a file system and a root path in it). Every path handed to its
 methods is relative to that root, with ``/`` as separator, and may not leave it. Files are written
-whole: to a temporary name beside the target, then renamed, so that a reader never meets half a file
-and a writer killed half-way leaves the old content in place. Calls that fail in a way that may pass
-are repeated (``parc_ray.data.patience``).
+whole, so that a reader never meets half a file and a writer killed half-way leaves the old content
+in place: to a temporary name beside the target, then renamed; object stores have no renaming, but
+an object appears when all of it was sent. Calls that fail in a way that may pass are repeated
+(``parc_ray.data.patience``).
 """
 
 from __future__ import annotations
@@ -15,18 +17,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyarrow import ArrowInvalid, fs
 
-from parc_ray.data.patience import patiently
+from parc_ray.data.patience import may_pass, patiently
 from parc_ray.errors import InputError
 
 _CHUNK = 1 << 22
+_SCHEMES = {"s3": "s3", "gcs": "gs"}
+"""Object stores, by pyarrow's name of their file system, and how their addresses begin."""
+_GS_RETRY_S = 60
+"""How long pyarrow itself repeats a call to Google's store; its own default is a quarter hour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +63,13 @@ class Storage:
         if "://" not in text:
             path = Path(text).expanduser().absolute()
             return cls(filesystem=fs.LocalFileSystem(), root=os.path.normpath(path))
+        if text.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in text:
+            text += f"{'&' if '?' in text else '?'}retry_limit_seconds={_GS_RETRY_S}"
         try:
             filesystem, root = fs.FileSystem.from_uri(text)
         except (ArrowInvalid, OSError) as error:
             raise InputError(
-                f"{text}: storage cannot be opened ({error}); "
+                f"{uri}: storage cannot be opened ({error}); "
                 "allowed are local paths, file://, s3:// and gs:// URIs; correct the path"
             ) from error
         return cls(filesystem=filesystem, root=root.rstrip("/") or "/")
@@ -69,9 +79,43 @@ class Storage:
         """Whether the files are on a file system that this machine mounts."""
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
+    @property
+    def is_object_store(self) -> bool:
+        """Whether files are objects, and directories only the beginnings of their names."""
+        return self.filesystem.type_name in _SCHEMES
+
     def __str__(self) -> str:
-        """Root for messages: the local path, or type and path for remote storage."""
-        return self.root if self.is_local else f"{self.filesystem.type_name}:{self.root}"
+        """Root for messages: the local path, or scheme and path for remote storage."""
+        kind = self.filesystem.type_name
+        return self.root if self.is_local else f"{_SCHEMES.get(kind, kind)}://{self.root}"
+
+    def require_reachable(self) -> None:
+        """Refuse an object store that does not answer, lets us not in, or lacks the bucket.
+
+        Raises:
+            InputError: one of these; other kinds of storage are not looked at.
+        """
+        if not self.is_object_store:
+            return
+        bucket = self.root.partition("/")[0]
+        try:
+            there = self.filesystem.get_file_info(bucket).type != fs.FileType.NotFound
+        except OSError as error:
+            if may_pass(error):
+                raise InputError(
+                    f"{self}: the object store does not answer ({error}); see to the network and "
+                    "the address, then give the same command again"
+                ) from error
+            raise InputError(
+                f"{self}: the object store refuses access ({error}); credentials that may read and "
+                "write the bucket are needed, on every node; set them (AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or the machine's role)"
+            ) from error
+        if not there:
+            raise InputError(
+                f"{self}: there is no bucket {bucket!r}; buckets are never made here; make it, or "
+                "correct the address"
+            )
 
     def full_path(self, path: str = "") -> str:
         """Path inside ``filesystem`` of a path relative to the root.
@@ -100,7 +144,7 @@ class Storage:
         if not self.is_local:
             raise InputError(
                 f"{self}: a local directory is needed here; "
-                "allowed are paths on a mounted file system; use a local path"
+                "allowed are paths on a mounted file system; copy it to one and use that path"
             )
         return Path(self.full_path(path))
 
@@ -113,8 +157,10 @@ class Storage:
         return self._info(path).type == fs.FileType.Directory
 
     def makedirs(self, path: str = "") -> None:
-        """Create a directory and its parents; no error where it exists."""
+        """Create a directory and its parents; no error where it exists (object stores: nothing)."""
         full = self.full_path(path)
+        if self.is_object_store:
+            return
         patiently(full, lambda: self.filesystem.create_dir(full, recursive=True))
 
     def list(self, path: str = "", *, recursive: bool = False, suffix: str = "") -> list[str]:
@@ -166,7 +212,7 @@ class Storage:
     def _write(self, path: str, data: bytes) -> None:
         target = self.full_path(path)
         parent = target.rsplit("/", 1)[0]
-        if parent:
+        if parent and not self.is_object_store:
             self.filesystem.create_dir(parent, recursive=True)
         if not self.is_local:  # object stores publish an object when its stream is closed
             with self.filesystem.open_output_stream(target) as stream:
@@ -189,11 +235,30 @@ class Storage:
 
     def delete(self, path: str) -> None:
         """Remove a file or a directory with everything in it; no error where it is missing."""
-        kind = self._info(path).type
+        patiently(self.full_path(path), lambda: self._delete(path))
+
+    def _delete(self, path: str) -> None:
+        full = self.full_path(path)
+        kind = self.filesystem.get_file_info(full).type
         if kind == fs.FileType.Directory:
-            self.filesystem.delete_dir(self.full_path(path))
+            self.filesystem.delete_dir(full)
         elif kind != fs.FileType.NotFound:
-            self.filesystem.delete_file(self.full_path(path))
+            self.filesystem.delete_file(full)
+
+    @contextmanager
+    def fetched(self, path: str) -> Iterator[Path]:
+        """A local file with the content of ``path``: itself, or a copy while the context lasts.
+
+        Raises:
+            InputError: remote storage has no such file.
+        """
+        if self.is_local:
+            yield self.local_path(path)
+            return
+        with tempfile.TemporaryDirectory(prefix="parc-fetched-") as directory:
+            copy = Path(directory) / path.rpartition("/")[2]
+            copy.write_bytes(self.read_bytes(path))
+            yield copy
 
     def sha256(self, path: str) -> str:
         """Hex digest of a file's content, read in pieces.
@@ -239,3 +304,12 @@ class Storage:
                 f"{self.full_path(path)}: file {problem}; "
                 "an existing file is needed; check the path or restore the file"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """One file, for a process on another machine."""
+
+    storage: Storage
+    path: str
+    """Relative to the root of ``storage``."""

@@ -218,7 +218,7 @@ def drift_table(rows: Sequence[DriftRow]) -> pd.DataFrame:
 
 def _clips(run: Storage, stage: str) -> list[MotionClip]:
     path = f"{stage}/{FILE_NAME}"
-    return load_dataset(run.full_path(path))[1] if run.exists(path) else []
+    return load_dataset(run.join(path))[1] if run.exists(path) else []
 
 
 def _joined(sets: Sequence[FloatArray], like: FloatArray) -> FloatArray:

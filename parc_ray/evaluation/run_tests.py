@@ -198,7 +198,7 @@ def _reference(run: StageRun, character: Character) -> Reference | None:
 def _clips_of(run: StageRun, name: str) -> list[MotionClip]:
     """Clips of the data set behind an input, wherever it lies."""
     storage, path = run.open_input(name)
-    return load_dataset(storage.full_path(path))[1]
+    return load_dataset(storage.join(path))[1]
 
 
 def _save_all(

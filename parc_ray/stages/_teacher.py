@@ -48,6 +48,7 @@ def taught(
     character: Character,
     tracker: TrackerConfig,
     env_config: dict[str, Any],
+    scratch: Path,
 ) -> Lesson:
     """Let MPC follow the clips on the record stage's actors, and clone a policy from that.
 
@@ -59,6 +60,7 @@ def taught(
         character: the character.
         tracker: the learner's settings.
         env_config: options of its environment.
+        scratch: local directory for the policy's file; a copy of it goes to the stage's own.
     """
     config: ParcConfig = run.ctx.config
     teacher = config.correction.teacher
@@ -87,7 +89,7 @@ def taught(
     if not shown:
         run.log.warning("[%s] MPC corrected no clip; PPO starts from nothing", label)
         return Lesson(policy=None, config=tracker, metrics=metrics, cpu_s=cpu_s)
-    path = run.dir.local_path(FILE)
+    path = scratch / FILE
     began = time.process_time()
     sizes = EnvSizes.probe(ENV_NAME, env_config)
     spec = NetSpec.from_config(sizes.apply(tracker), sizes.obs_dim, sizes.action_dim)
@@ -95,6 +97,7 @@ def taught(
     policy, figures = clone(pairs, spec, teacher, run.seed)
     policy.notes |= {"demonstrations": len(shown), **figures}
     policy.save(path)
+    run.dir.write_bytes_atomic(FILE, path.read_bytes())
     metrics |= {f"teacher/{name}": value for name, value in figures.items()}
     metrics["teacher/clone_cpu_s"] = time.process_time() - began
     return Lesson(policy=path, config=started(tracker, teacher), metrics=metrics, cpu_s=cpu_s)

@@ -32,7 +32,8 @@ _NUMBERS += ("body_error_relative_m", "body_error_global_m")
 def read_policy(run: StageRun, name: str = "tracker") -> MlpPolicy:
     """The policy behind an input."""
     storage, path = run.open_input(name)
-    return MlpPolicy.load(storage.local_path(path))
+    with storage.fetched(path) as file:
+        return MlpPolicy.load(file)
 
 
 def make_factory(character: Character, sim: SimConfig, simulator: str) -> BackendFactory:

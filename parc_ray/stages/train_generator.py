@@ -6,6 +6,7 @@ from algorithms.diffusion.train import GENERATOR, train_generator
 from parc_ray.character.character import Character, load_character
 from parc_ray.config import ParcConfig
 from parc_ray.data.bank import ClipBank
+from parc_ray.data.storage import StoredFile
 from parc_ray.data.store import iter_clips
 from parc_ray.stages._curves import write_curve
 from parc_ray.stages._datasets import read_manifest, require_clips
@@ -19,16 +20,15 @@ def body(run: StageRun) -> StageOutputs:
     character = load_character(config.character)
     bank = _load(run, config, character)
     resources = config.resources
-    out = run.dir.local_path()
     warm = None
     if "warm_start" in run.inputs:
         storage, path = run.open_input("warm_start")
-        warm = storage.local_path(path)
+        warm = StoredFile(storage=storage, path=path)
     result = train_generator(
         bank,
         character,
         config.generator_for(run.ctx.iteration, run.seed),
-        out,
+        run.dir,
         "train",
         warm_start=warm,
         num_workers=resources.generator_workers,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -74,10 +77,19 @@ def body(run: StageRun) -> StageOutputs:
     character = load_character(config.character)
     clips = training_clips(run, character)
     require_clips(clips, "training set of the tracker", "lower d0.min_tracked_s or add motions")
+    with ExitStack() as held:
+        return _train(run, character, clips, held)
+
+
+def _train(
+    run: StageRun, character: Character, clips: list[MotionClip], held: ExitStack
+) -> StageOutputs:
+    """Train on ``clips``; files that are only fetched live as long as ``held``."""
+    config: ParcConfig = run.ctx.config
     warm = None
     if "warm_start" in run.inputs:
         storage, path = run.open_input("warm_start")
-        warm = storage.local_path(path)
+        warm = held.enter_context(storage.fetched(path))
     register_env(ENV_NAME, make_tracking_env)
     env_config = {
         "character": character,
@@ -89,7 +101,8 @@ def body(run: StageRun) -> StageOutputs:
     tracker = config.tracker_for(run.ctx.iteration, run.seed % (1 << 30))
     lesson = None
     if warm is None and config.teaches(run.ctx.iteration):
-        lesson = taught(run, clips, character, tracker, env_config)
+        scratch = Path(held.enter_context(TemporaryDirectory(prefix="parc-teacher-")))
+        lesson = taught(run, clips, character, tracker, env_config, scratch)
         warm, tracker = lesson.policy, lesson.config
     board = ClipBoard(run, clips)
     probe = PolicyProbe(character, clips, config, run.seed + 1, board)
@@ -105,7 +118,7 @@ def body(run: StageRun) -> StageOutputs:
         tracker,
         ENV_NAME,
         env_config,
-        run.dir.local_path(),
+        run.dir,
         warm_start=warm,
         on_iteration=progress,
         evaluate=probe if config.tracker.evaluate_every else None,

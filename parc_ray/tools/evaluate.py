@@ -218,7 +218,7 @@ def _required(storage: Storage, config: ParcConfig, source: Source) -> Artifact:
 
 def _absolute(storage: Storage, done: StageResult, output: str) -> Artifact:
     artifact = done.outputs[output]
-    return replace(artifact, path=storage.full_path(artifact.path))
+    return replace(artifact, path=str(storage.local_path(artifact.path)))
 
 
 def _relative(storage: Storage, artifact: Artifact) -> str:

@@ -135,8 +135,9 @@ def _load(
         raise InputError(
             f"{storage}: the motions of {stage.label} are gone; restore them, or train it again"
         )
-    policy = MlpPolicy.load(storage.local_path(tracker.path))
-    return policy, load_dataset(storage.full_path(motions.path))[1]
+    with storage.fetched(tracker.path) as file:
+        policy = MlpPolicy.load(file)
+    return policy, load_dataset(storage.join(motions.path))[1]
 
 
 def _tracker(storage: Storage, config: ParcConfig, stage: PlannedStage) -> Artifact | None:

@@ -160,6 +160,12 @@ def prepare(
     Raises:
         InputError: anything that does not fit.
     """
+    for option, given in (("--storage", storage), ("--run", source)):
+        if "://" in (given or ""):
+            raise InputError(
+                f"{option}: {given} is no mounted directory, and trials share stages by links in "
+                "the file system; allowed is a directory that all nodes mount; give such a path"
+            )
     spec = load_spec(file)
     name = name or Path(file).stem
     directory = Path(storage).expanduser().absolute() / name

@@ -13,6 +13,14 @@ from parc_ray.data.patience import StorageError, patiently
 from parc_ray.data.storage import Storage
 
 
+@pytest.fixture(autouse=True)
+def _patient_again():
+    """What one test gave up on is tried again in the next."""
+    patience._given_up.clear()
+    yield
+    patience._given_up.clear()
+
+
 @pytest.fixture
 def waits(monkeypatch) -> list[float]:
     """Pauses that were made; none takes time."""
@@ -44,6 +52,16 @@ def test_it_ends_with_one_line_that_says_what_to_do(waits):
     with pytest.raises(StorageError, match=r"run/x: storage failed 8 times .* is kept; .*continue"):
         patiently("run/x", failing(*[errno.EIO] * 99))
     assert tuple(waits) == patience.WAITS_S
+
+
+def test_after_giving_up_nobody_waits_again_until_a_call_succeeds(waits):
+    for name, said in (("x", "storage failed 8 times"), ("y", "storage still fails")):
+        with pytest.raises(StorageError, match=f"run/{name}: {said} .* is kept"):
+            patiently(f"run/{name}", failing(*[errno.EIO] * 99))
+    assert tuple(waits) == patience.WAITS_S
+    assert patiently("run/z", failing()) == 7
+    assert patiently("run/z", failing(errno.EIO, errno.EIO)) == 7
+    assert len(waits) == len(patience.WAITS_S) + 2
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

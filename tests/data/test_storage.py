@@ -11,10 +11,20 @@ from pyarrow import fs
 
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
+from tests.object_store import object_store
 
 
-@pytest.fixture(params=["local", "subtree", "memory"])
+@pytest.fixture(scope="module")
+def store():
+    with object_store("bucket") as store:
+        yield store
+
+
+@pytest.fixture(params=["local", "subtree", "memory", "s3"])
 def storage(request, tmp_path):
+    if request.param == "s3":
+        store = request.getfixturevalue("store")
+        return Storage.from_uri(store.uri(f"bucket/{tmp_path.name}"))
     if request.param == "memory":
         return Storage(filesystem=fs._MockFileSystem(), root="bucket/run")
     if request.param == "local":
@@ -91,6 +101,8 @@ def test_clear_errors(storage, tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         storage.read_bytes("nope")
     storage.makedirs("dir")
+    if storage.is_object_store:  # there a directory is what its files' names begin with
+        storage.write_bytes_atomic("dir/f", b"x")
     with pytest.raises(InputError, match="is a directory"):
         storage.sha256("dir")
     storage.write_bytes_atomic("bad.json", b"{")
@@ -99,3 +111,24 @@ def test_clear_errors(storage, tmp_path):
     with pytest.raises(InputError, match="cannot be opened"):
         Storage.from_uri("carrier-pigeon://x")
     assert Storage.from_uri(f"file://{tmp_path}/u").local_path("v") == tmp_path / "u" / "v"
+
+
+def test_a_file_is_fetched_for_those_who_open_it(storage):
+    storage.write_bytes_atomic("a/model.pt", b"weights")
+    with storage.fetched("a/model.pt") as path:
+        assert path.name == "model.pt"
+        assert path.read_bytes() == b"weights"
+    assert path.exists() == storage.is_local
+    if not storage.is_local:
+        with pytest.raises(InputError, match=r"lacking\.pt"), storage.fetched("a/lacking.pt"):
+            pass
+
+
+def test_addresses_name_scheme_and_place(store):
+    storage = Storage.from_uri(store.uri("bucket/runs")).join("first")
+    assert str(storage) == "s3://bucket/runs/first"
+    again = pickle.loads(pickle.dumps(storage))
+    again.write_bytes_atomic("f", b"x")
+    assert storage.read_bytes("f") == b"x"
+    with pytest.raises(InputError, match="copy it to one"):
+        storage.local_path("f")
