@@ -84,6 +84,62 @@ def test_the_heart_beats(tmp_path, monkeypatch):
             time.sleep(0.01)
 
 
+def lose(storage) -> None:
+    """Another host's driver takes over, before our first beat."""
+    write(storage, host="elsewhere", token="another")
+
+
+def test_a_driver_that_lost_its_lock_is_interrupted_in_its_stage(tmp_path, monkeypatch):
+    import parc_ray.lock as module
+
+    monkeypatch.setattr(module, "_BEAT_S", 0.5)
+    storage = Storage.from_uri(tmp_path)
+    before = signal.getsignal(signal.SIGUSR1)
+    began = time.monotonic()
+
+    def stage() -> None:
+        with RunLock(storage):
+            lose(storage)
+            time.sleep(60.0)
+
+    with pytest.raises(InputError, match=r"another driver .* on elsewhere"):
+        stage()
+    assert time.monotonic() - began < 60.0
+    assert storage.read_json(LOCK_FILE)["token"] == "another"  # is left to its holder
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+@pytest.mark.slow
+def test_a_wait_for_ray_is_interrupted_as_well(tmp_path, monkeypatch, ray_session):
+    import ray
+
+    import parc_ray.lock as module
+
+    monkeypatch.setattr(module, "_BEAT_S", 0.5)
+    storage = Storage.from_uri(tmp_path)
+    task = ray.remote(num_cpus=0)(lambda: time.sleep(120.0)).remote()
+
+    def stage() -> None:
+        with RunLock(storage):
+            lose(storage)
+            ray.get(task, timeout=60.0)
+
+    with pytest.raises(InputError, match="another driver"):
+        stage()
+    ray.cancel(task, force=True)
+    assert ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()) == 7  # Ray itself goes on
+
+
+def test_without_its_lock_an_error_of_the_work_stays_what_it_is(tmp_path, monkeypatch):
+    import parc_ray.lock as module
+
+    monkeypatch.setattr(module, "_BEAT_S", 1000.0)
+    with pytest.raises(ZeroDivisionError), RunLock(Storage.from_uri(tmp_path)):
+        raise ZeroDivisionError
+    with pytest.raises(KeyboardInterrupt), RunLock(Storage.from_uri(tmp_path)):
+        raise KeyboardInterrupt
+
+
 def test_of_two_that_start_together_one_stays(tmp_path, monkeypatch):
     """The other's record lands between our write and our check."""
     import parc_ray.lock as module
