@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from parc_ray.config import ResourcesConfig
+from parc_ray.demands import GpuDemand
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 _AUTOSCALING_FILE = "~/ray_bootstrap_config.yaml"  # on heads that the cluster launcher made
+_KUBERAY = "RAY_USAGE_STATS_KUBERAY_IN_USE"  # 1 in all containers of KubeRay's
+_KUBERAY_START = "KUBERAY_GEN_RAY_START_CMD"  # how Ray was started in this one
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -158,42 +161,53 @@ def require_resources(nodes: Mapping[str, str]) -> None:
         logger.warning("%s; waiting for the autoscaler", text)
 
 
-def require_gpus(demands: Mapping[str, float]) -> None:
-    """Refuse workers that ask for more GPUs than any node has, for they would wait for ever.
+def require_gpus(demands: Iterable[GpuDemand]) -> None:
+    """Refuse workers for whose GPUs the nodes have no room, for they would wait for ever.
 
     With an autoscaler a node may still come; then this is only said.
 
     Args:
-        demands: settings, for messages, to the GPUs of one worker.
+        demands: of each kind of worker.
 
     Raises:
-        InputError: a demand that no node of a cluster of fixed size meets.
+        InputError: a demand that a cluster of fixed size does not meet.
     """
     import ray
 
-    if not demands:
-        return
-    offered = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    most = max(offered, default=0.0)
-    for setting, gpus in demands.items():
-        if gpus <= most:
+    offered: list[float] | None = None
+    for demand in demands:
+        if offered is None:
+            offered = [n["Resources"].get("GPU", 0.0) for n in ray.nodes() if n["Alive"]]
+        places, most = demand.places(offered), max(offered, default=0.0)
+        if places >= demand.workers:
             continue
-        text = (
-            f"{setting}: a worker asks for {gpus:g} GPUs, no node of Ray's has more than {most:g}; "
-            f"allowed is up to {most:g}{'' if most else ' (on the CPU)'}; lower the value, or give "
-            "Ray a node with a GPU"
-        )
+        if places:
+            text = (
+                f"{demand.count}: {demand.workers} workers of {demand.gpus:g} GPUs each "
+                f"({demand.setting}) start together, Ray's nodes have room for {places}; allowed "
+                f"is up to {places}; lower the value, or give Ray nodes with GPUs"
+            )
+        else:
+            text = (
+                f"{demand.setting}: a worker asks for {demand.gpus:g} GPUs, no node of Ray's has "
+                f"more than {most:g}; allowed is up to {most:g}{'' if most else ' (on the CPU)'}; "
+                "lower the value, or give Ray a node with a GPU"
+            )
         if not _nodes_may_come():
             raise InputError(text)
         logger.warning("%s; waiting for the autoscaler", text)
 
 
 def _nodes_may_come() -> bool:
-    """Whether the cluster launcher's autoscaler may add nodes to this cluster.
+    """Whether an autoscaler may add nodes to this cluster.
 
-    Clusters of machines that are there (``provider: type: local``) leave the same file and get no
-    others.
+    The cluster launcher leaves a file on its head, also for machines that are there (``provider:
+    type: local``), which get no others. KubeRay tells its containers by their environment; where
+    it scales, it has its heads started without Ray's own monitor.
     """
+    if os.environ.get(_KUBERAY) == "1":
+        start = os.environ.get(_KUBERAY_START, "")
+        return "--head" not in start or "--no-monitor" in start
     path = Path(_AUTOSCALING_FILE).expanduser()
     if not path.exists():
         return False

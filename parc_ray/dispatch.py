@@ -131,7 +131,7 @@ class Dispatcher:
     def _connect(self) -> None:
         cluster.connect(self._config.resources)
         cluster.require_gpus(self._demands)
-        self._demands = {}  # nodes that die later may come back
+        self._demands = []  # nodes that die later may come back
 
     def _host(self, context: StageContext, stage: PlannedStage) -> Hosted:
         self._connect()

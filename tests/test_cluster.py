@@ -7,7 +7,7 @@ import pytest
 from parc_ray import cluster
 from parc_ray.arguments import override
 from parc_ray.config import ResourcesConfig
-from parc_ray.demands import gpu_demands, require_driver_gpu
+from parc_ray.demands import GpuDemand, gpu_demands, require_driver_gpu
 from parc_ray.errors import InputError
 from parc_ray.recipes import get_recipe
 from parc_ray.stages.registry import stage_names
@@ -15,7 +15,8 @@ from parc_ray.stages.registry import stage_names
 
 @pytest.fixture(autouse=True)
 def _no_cluster(monkeypatch, tmp_path):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("RAY_ADDRESS", "RAY_USAGE_STATS_KUBERAY_IN_USE", "KUBERAY_GEN_RAY_START_CMD"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where `ray start` would write
 
 
@@ -121,6 +122,10 @@ def test_a_resource_that_no_node_offers_is_refused_where_none_can_come(
     assert not cluster.driver_has({"sim": 0.001})
 
 
+def learning(gpus: float) -> list[GpuDemand]:
+    return [GpuDemand(setting="tracker.gpus_per_learner", gpus=gpus)]
+
+
 def with_nodes(monkeypatch, tmp_path, *gpus: float, alive: bool = True) -> None:
     """A cluster of nodes with these GPUs, without Ray."""
     import ray
@@ -136,25 +141,25 @@ def with_nodes(monkeypatch, tmp_path, *gpus: float, alive: bool = True) -> None:
 )
 def test_a_gpu_that_no_node_has_is_refused(monkeypatch, tmp_path, gpus, asked, refused):
     with_nodes(monkeypatch, tmp_path, *gpus)
-    cluster.require_gpus({})
+    cluster.require_gpus([])
     if not refused:
-        cluster.require_gpus({"tracker.gpus_per_learner": asked})
+        cluster.require_gpus(learning(asked))
         return
     most = max(gpus, default=0)
     with pytest.raises(InputError, match=rf"^tracker\.gpus_per_learner: .* more than {most};"):
-        cluster.require_gpus({"tracker.gpus_per_learner": asked})
+        cluster.require_gpus(learning(asked))
 
 
 def test_gpus_of_lost_nodes_do_not_count(monkeypatch, tmp_path):
     with_nodes(monkeypatch, tmp_path, 8, alive=False)
     with pytest.raises(InputError, match="more than 0"):
-        cluster.require_gpus({"tracker.gpus_per_learner": 1})
+        cluster.require_gpus(learning(1))
 
 
 def test_an_autoscaler_may_bring_a_gpu(monkeypatch, tmp_path, caplog):
     with_nodes(monkeypatch, tmp_path, 0)
     (tmp_path / "bootstrap.yaml").write_text("provider:\n  type: aws\n")
-    cluster.require_gpus({"tracker.gpus_per_learner": 1})
+    cluster.require_gpus(learning(1))
     assert "waiting for the autoscaler" in caplog.text
 
 
@@ -162,7 +167,53 @@ def test_a_launcher_of_machines_that_are_there_brings_none(monkeypatch, tmp_path
     with_nodes(monkeypatch, tmp_path, 0)
     (tmp_path / "bootstrap.yaml").write_text("provider:\n  type: local\n  head_ip: 10.0.0.1\n")
     with pytest.raises(InputError, match="more than 0"):
-        cluster.require_gpus({"tracker.gpus_per_learner": 1})
+        cluster.require_gpus(learning(1))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "workers", "places"),
+    [
+        ((1, 1, 2), 1, 5, 4),
+        ((8, 8), 1, 17, 16),
+        ((1, 2), 0.5, 7, 6),
+        ((2,), 0.6, 3, 2),  # a share is of one GPU, never of two halves
+        ((4, 3), 2, 4, 3),
+        ((1,), 0.1, 11, 10),
+    ],
+)
+def test_workers_that_start_together_need_room_together(
+    monkeypatch, tmp_path, gpus, each, workers, places
+):
+    with_nodes(monkeypatch, tmp_path, *gpus)
+
+    def demand(count: int) -> list[GpuDemand]:
+        setting = "resources.gpus_per_worker"
+        return [GpuDemand(setting=setting, gpus=each, workers=count, count="resources.some")]
+
+    cluster.require_gpus(demand(places))
+    with pytest.raises(InputError, match=rf"^resources\.some: {workers} .* room for {places};"):
+        cluster.require_gpus(demand(workers))
+
+
+@pytest.mark.parametrize(
+    ("start", "may_come"),
+    [
+        ("ulimit -n 65536; ray start --head --no-monitor --block ", True),
+        ("ulimit -n 65536; ray start --head --block ", False),
+        ("ray start --address=head:6379 --block ", True),  # a worker's cannot tell
+        (None, True),
+    ],
+)
+def test_kuberays_autoscaler_is_known(monkeypatch, tmp_path, start, may_come):
+    with_nodes(monkeypatch, tmp_path, 0)
+    monkeypatch.setenv("RAY_USAGE_STATS_KUBERAY_IN_USE", "1")
+    if start is not None:
+        monkeypatch.setenv("KUBERAY_GEN_RAY_START_CMD", start)
+    if may_come:
+        cluster.require_gpus(learning(1))
+        return
+    with pytest.raises(InputError, match="more than 0"):
+        cluster.require_gpus(learning(1))
 
 
 @pytest.mark.parametrize("address", ["foo", "a:b", "host:0", "host:99999", ":6379", "", "a b:1"])
@@ -186,23 +237,38 @@ def test_an_object_store_too_small_for_ray_is_refused(size):
 
 def test_what_the_recipes_ask_of_gpus():
     names = stage_names()
-    found = gpu_demands(get_recipe("base"), names)
-    assert found["tracker.gpus_per_learner"] == 1.0
+    found = {d.setting: d for d in gpu_demands(get_recipe("base"), names)}
+    assert found["tracker.gpus_per_learner"].gpus == 1.0
     assert {setting.split(".")[3] for setting in found if "places" in setting} == {
         *("generator", "generate", "evaluate")
     }
-    assert gpu_demands(get_recipe("quick"), names) == {}
-    assert gpu_demands(get_recipe("base"), ["augment", "record"]) == {}
+    assert gpu_demands(get_recipe("quick"), names) == []
+    assert gpu_demands(get_recipe("base"), ["augment", "record"]) == []
+
+
+def test_how_many_of_them_start_together():
+    def demands(stage: str, *words: str) -> list[tuple[str, float, int]]:
+        config = override(get_recipe("base"), words)
+        return [(d.setting, d.gpus, d.workers) for d in gpu_demands(config, [stage])]
+
     words = ["--tracker.placement", "split", "--tracker.num_runners", "2"]
-    split = override(get_recipe("base"), [*words, "--tracker.gpus_per_runner", "0.25"])
-    assert gpu_demands(split, ["train-tracker"]) == {"tracker.gpus_per_runner": 0.25}
+    assert demands("train-tracker", *words, "--tracker.gpus_per_runner", "0.25") == [
+        ("tracker.gpus_per_runner", 0.25, 2)  # its learner is in the driver
+    ]
+    words = ["--tracker.placement", "colocated", "--tracker.num_learners", "8"]
+    assert demands("train-tracker", *words) == [("tracker.gpus_per_learner", 1.0, 8)]
+    words = ["--resources.generator_workers", "16", "--resources.gpus_per_worker", "1"]
+    ((_, gpus, workers),) = demands("train-generator", *words)
+    assert (gpus, workers) == (1.0, 16)
+    ((_, gpus, workers),) = demands("generate", "--resources.generate_actors", "40")
+    assert (gpus, workers) == (0.5, 1)  # a pool works with those that found a place
 
 
 def test_a_tracker_in_the_driver_needs_the_drivers_gpu(monkeypatch):
     import torch
 
     config = override(get_recipe("base"), ["--resources.tracker_host", "driver"])
-    assert gpu_demands(config, ["train-tracker"]) == {}  # nothing of Ray
+    assert gpu_demands(config, ["train-tracker"]) == []  # nothing of Ray
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=r"^tracker\.gpus_per_learner: .* finds none here"):
         require_driver_gpu(config)
