@@ -73,7 +73,14 @@ class Segment:
         self._steps = [(op.name, op.make(**op.arguments)) for op in operators]
 
     def run(self, ticket: Ticket) -> Ticket:
-        """Take an item through; the record of a finished one is written last."""
+        """Take an item through; the record of a finished one is written last.
+
+        One that has its record is left as it is: where a node dies, Ray asks again for all that
+        was there, also for the news that an item was finished.
+        """
+        if self._directory.exists(record_path(ticket.item.id)):
+            ticket.data = b""
+            return ticket
         for place, (name, step) in enumerate(self._steps, 1):
             cpu, wall = time.process_time(), time.monotonic()
             made = step(ticket.item, ticket.data)

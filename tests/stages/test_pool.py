@@ -14,7 +14,8 @@ from ray.exceptions import RayError
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import read_part
 from parc_ray.pool_config import PoolConfig
-from parc_ray.stages.pool import ItemOutput, WorkItem, read_item, run_items
+from parc_ray.stages._segments import Segment, Ticket
+from parc_ray.stages.pool import ItemOutput, Operator, WorkItem, read_item, run_items
 from tests.data.clips import random_clip, tensors_of
 from tests.integration.growing import meet
 
@@ -83,6 +84,32 @@ def test_an_error_keeps_what_was_finished_and_the_rest_is_made_up(tmp_path):
         run(tmp_path, items(c={"wrong": True}))
     run(tmp_path, items())
     assert calls(tmp_path / "log") == ["d", "b", "c", "c", "a"]
+
+
+@dataclass
+class Counter:
+    """Notes every call."""
+
+    log: str
+
+    def __call__(self, item: WorkItem, data: bytes) -> ItemOutput:
+        """Note the call."""
+        with Path(self.log).open("a") as file:
+            file.write(f"{item.id} {os.getpid()}\n")
+        return ItemOutput(record={"told": item.id})
+
+
+def test_a_finished_item_that_ray_asks_for_again_is_left_as_it_is(tmp_path):
+    arguments = {"log": str(tmp_path / "log")}
+    operator = Operator(name="count", make=Counter, arguments=arguments, pool=INLINE)
+    segment = Segment(Storage.from_uri(tmp_path), [operator], 1, last=True)
+    item = WorkItem(id="a", payload={})
+    segment.run(Ticket.of(item))
+    before = (tmp_path / "items/a.json").stat()
+    again = segment.run(Ticket(item=item, data=b"of an operator before"))
+    assert calls(tmp_path / "log") == ["a"]
+    assert (tmp_path / "items/a.json").stat() == before
+    assert (again.item, again.data) == (item, b"")
 
 
 def test_clips_without_their_record_do_not_count(tmp_path):
