@@ -19,6 +19,7 @@ from parc_ray.stages.base import DONE, Artifact, StageContext, hash_path, read_r
 from parc_ray.stages.registry import get_stage
 
 SAMPLE = "sample"
+_JOB_COPY = "/runtime_resources/working_dir_files/"  # of `ray job submit --working-dir`
 _SCHEMES = ("file", "s3", "gs")
 _DATA_REMEDY = "give a directory of motion files, a data set manifest or 'sample'"
 
@@ -28,7 +29,8 @@ def run_storage(config: ParcConfig) -> Storage:
 
     Raises:
         InputError: another kind of storage, an address with a password in it (it would be written
-            into ``config.yaml``), or an object store that does not answer or lets us not in.
+            into ``config.yaml``), a directory that goes with a job, or an object store that does
+            not answer or lets us not in.
     """
     scheme, found, rest = config.storage.partition("://")
     if found and scheme not in _SCHEMES:
@@ -43,6 +45,12 @@ def run_storage(config: ParcConfig) -> Storage:
             "into the run; allowed are a bucket and a path; set credentials in the environment"
         )
     storage = Storage.from_uri(config.storage)
+    if storage.is_local and _JOB_COPY in f"{storage.root}/":
+        raise InputError(
+            f"--storage {config.storage}: lies in the copy of the working directory that Ray made "
+            "for this job and removes after it; allowed is a place that stays; give the path of a "
+            "directory that all nodes mount, or set PARC_STORAGE on the cluster"
+        )
     storage.require_reachable()
     return storage.join(config.name)
 

@@ -317,6 +317,20 @@ def test_storage_that_cannot_be_written(tmp_path, folder, humanoid, capsys):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_run_in_the_copy_that_a_job_gets(tmp_path, folder, humanoid, capsys, monkeypatch):
+    """It would be removed with the job."""
+    files.mimickit(folder / "a.pkl", humanoid)
+    copy = tmp_path / "session_1/runtime_resources/working_dir_files/_ray_pkg_0123"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    words = run_words(tmp_path, folder)
+    words[words.index("--storage") + 1] = "runs"
+    line = mistake(capsys, *words)
+    assert "--storage runs: lies in the copy of the working directory" in line
+    assert "PARC_STORAGE" in line
+    assert list(copy.iterdir()) == []
+
+
 @pytest.fixture
 def begun(tmp_path):
     """Storage with a finished run of fake stages, named ``smoke``."""
