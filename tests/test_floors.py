@@ -48,6 +48,7 @@ FLOORS = {
     "parc_ray.demands": 3,
     "parc_ray.dispatch": 3,
     "parc_ray.loop": 3,
+    "parc_ray.run_log": 3,
     "parc_ray.tools": 3,
     "parc_ray.sweep": 3,
     "parc_ray.arguments": 3,

@@ -1,7 +1,8 @@
 """Kill -9 of the driver in every stage, then the same command: as if nothing had happened.
 
 One run is left in peace; another is killed in each of its stages in turn and started again each
-time. Both must end with the same bytes.
+time; a third one lives on an object store and is killed in its trainings. All must end with the
+same bytes.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import os
 import re
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from tensorboardX.proto.event_pb2 import Event
 
 from algorithms.diffusion.checkpoint import load_generator
 from algorithms.ppo.policy import MlpPolicy
@@ -31,6 +35,7 @@ from parc_ray.data.store import write_part
 from parc_ray.motion.clip import MotionClip
 from tests.integration.processes import descendants, end, start_time, survivors
 from tests.integration.runs import ROOT, RunFiles, command, drive, environment
+from tests.object_store import object_store
 
 pytestmark = [
     pytest.mark.slow,
@@ -124,6 +129,40 @@ def killed(data: Path) -> RunFiles:
     return run
 
 
+@pytest.fixture(scope="module")
+def stored(data: Path) -> RunFiles:
+    """The same run on an object store, killed after a checkpoint of each training: a copy of it."""
+    copy = data.parent / "stored" / "r"
+    with object_store("bucket") as store:
+        words = [*WORDS, "--data", str(data), "--storage", store.uri("bucket/runs")]
+        run = Storage.from_uri(store.uri("bucket/runs")).join("r")
+        family: dict[int, str] = {}
+        for label, begins in (("train-generator", "train/checkpoint_"), ("train-tracker", "ckpt_")):
+            stage = run.join(f"it_01/{label}")
+            log = copy.parent / f"{label}.log"
+            family |= _kill_once(words, log, lambda s=stage, b=begins: _folders(s, b))
+            assert not stage.exists("_DONE.json")
+        done = drive(*words)
+        assert done.returncode == 0, done.stderr[-6000:]
+        assert "continuing from iteration" in run.read_bytes("run.log").decode()
+        for name in run.list(recursive=True):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes(run.read_bytes(name))
+    _tidy(family)
+    return RunFiles(copy)
+
+
+def _folders(stage: Storage, begins: str) -> set[str]:
+    """Whole folders of checkpoints."""
+    above = begins.rpartition("/")[0]
+    found = {name for name in stage.list_dirs(above) if name.startswith(begins)}
+    if above:  # Ray Train's: named in its state once they are whole
+        state = f"{above}/checkpoint_manager_snapshot.json"
+        told = stage.read_bytes(state).decode() if stage.exists(state) else ""
+        return {name for name in found if name.rpartition("/")[2] in told}
+    return {name for name in found if stage.exists(f"{name}/_WHOLE.json")}
+
+
 def _unchanged(run: RunFiles, seen: dict[str, tuple[int, bytes]]) -> dict[str, tuple[int, bytes]]:
     """Check that no finished stage was done again; the markers there are now."""
     markers = run.markers()
@@ -149,8 +188,13 @@ def _kill_from_within(words: list[str], path: str) -> None:
 def _kill_from_outside(words: list[str], stage: Path, file: str) -> dict[int, str]:
     """Start the driver and kill it once ``file`` appeared in ``stage``; the processes it had."""
     log = stage.parents[2] / f"{stage.parent.name}-{stage.name}.log"
+    return _kill_once(words, log, lambda: {str(path) for path in stage.glob(file)})
+
+
+def _kill_once(words: list[str], log: Path, look: Callable[[], set[str]]) -> dict[int, str]:
+    """Start the driver and kill it once ``look`` finds more than before; the processes it had."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    present = set(stage.glob(file))
+    present = look()
     with log.open("wb") as output:
         driver = subprocess.Popen(
             command(*words),
@@ -163,9 +207,9 @@ def _kill_from_outside(words: list[str], stage: Path, file: str) -> dict[int, st
         )
     try:
         limit = time.monotonic() + LIMIT_S
-        while not set(stage.glob(file)) - present:
+        while not look() - present:
             assert driver.poll() is None, log.read_text()[-6000:]
-            assert time.monotonic() < limit, f"{stage}/{file} did not appear"
+            assert time.monotonic() < limit, f"{log.stem}: what was looked for did not appear"
             time.sleep(0.05)
         return descendants(driver.pid)
     finally:
@@ -246,6 +290,29 @@ def test_curves_have_every_step_once(calm: RunFiles, killed: RunFiles):
         )
         assert list(a[step]) == list(b[step])
         assert list(a[column]) == pytest.approx(list(b[column]), nan_ok=True)
+
+
+def _steps(events: Path) -> list[int]:
+    """Steps of the scalars in an event file."""
+    data, at, steps = events.read_bytes(), 0, []
+    while at < len(data):
+        size = struct.unpack_from("<Q", data, at)[0]  # then a checksum, the event, a checksum
+        event = Event.FromString(data[at + 12 : at + 12 + size])
+        steps += [event.step] if event.HasField("summary") else []
+        at += size + 16
+    return steps
+
+
+def test_a_run_on_an_object_store_is_equal_to_the_bit(calm: RunFiles, stored: RunFiles):
+    assert stored.labels() == calm.labels()
+    test_data_sets_and_parts_are_equal_to_the_byte(calm, stored)
+    test_generators_are_equal_to_the_bit(calm, stored)
+    test_policies_are_equal_to_the_bit(calm, stored)
+    test_all_outputs_but_the_report_are_equal(calm, stored)
+    test_curves_have_every_step_once(calm, stored)
+    first, second = sorted((stored.path / "it_01/train-generator/tb").iterdir())
+    assert max(_steps(first)) < min(_steps(second))  # it went on, it did not begin again
+    assert not (stored.path / "driver.json").exists()
 
 
 def test_no_half_written_file_is_left(killed: RunFiles):
