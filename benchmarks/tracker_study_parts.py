@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -138,6 +139,8 @@ class Training:
         clips: what is tracked.
         config: all settings.
         folder: checkpoint, best policy; an earlier training in it is gone on with.
+        warm: policy to start from, with the settings' ``warm_std``.
+        spent_s: CPU time that making it took, which counts.
     """
 
     def __init__(
@@ -146,6 +149,8 @@ class Training:
         clips: Sequence[MotionClip],
         config: StudySetting,
         folder: Path,
+        warm: MlpPolicy | None = None,
+        spent_s: float = 0.0,
     ) -> None:
         """Make simulator, networks and learner."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,12 +174,14 @@ class Training:
         )
         factory = backend_factory("mujoco_cpu", character, config.sim)
         self.tester = EpisodeRunner(character, clips, config.task, factory, EPISODES * len(clips))
-        self.samples, self.used_s, self.test_s, self.tests = 0, 0.0, 0.0, 0
+        self.samples, self.used_s, self.test_s, self.tests = 0, spent_s, 0.0, 0
         self.best = (-1.0, -1.0)
         self.rows: list[dict[str, float]] = []
         self.sums: dict[str, float] = {}
         if self.state_path.exists():
             self.restore()
+        elif warm is not None:
+            self._warm_start(warm)
 
     @property
     def state_path(self) -> Path:
@@ -197,6 +204,14 @@ class Training:
         for key in SHOWN:
             self.sums[key] = self.sums.get(key, 0.0) + figures.get(key, 0.0)
         return figures
+
+    def _warm_start(self, policy: MlpPolicy) -> None:
+        """As `algorithms.ppo.learner` does it."""
+        self.module.load_policy(policy)
+        if self.config.warm_std is not None:
+            with torch.no_grad():
+                self.module.log_std.fill_(math.log(self.config.warm_std))
+        self.updater.warmup = 0
 
     def policy(self) -> MlpPolicy:
         """A copy of the present policy."""
@@ -255,9 +270,19 @@ class Training:
         """The best policy with fresh seeds, `RETEST_SEEDS` times the standard test."""
         policy = MlpPolicy.load(self.best_path)
         results = [tested(self.tester, policy, RETEST_SEED + i) for i in range(RETEST_SEEDS)]
-        means = {k: sum(r[k] for r in results) / len(results) for k in results[0]}
+        keys = [k for k in results[0] if all(k in r for r in results)]
+        means = {k: sum(r[k] for r in results) / len(results) for k in keys}
         means["start_completed_least"] = min(r["start_completed"] for r in results)
         return means
+
+    def test_beside(self, character: Character, clips: Sequence[MotionClip]) -> dict[str, float]:
+        """The standard test of the best policy on other clips."""
+        factory = backend_factory("mujoco_cpu", character, self.setting.sim)
+        tester = EpisodeRunner(character, clips, self.setting.task, factory, EPISODES * len(clips))
+        try:
+            return tested(tester, MlpPolicy.load(self.best_path), RETEST_SEED)
+        finally:
+            tester.close()
 
     def close(self) -> None:
         """Release the simulators."""
@@ -279,7 +304,7 @@ def make_module(config: TrackerConfig, spec: NetSpec, sizes: EnvSizes) -> ActorC
 
 
 def tested(tester: EpisodeRunner, policy: MlpPolicy, seed: int) -> dict[str, float]:
-    """Figures of the standard test from frame 0 and from random frames."""
+    """Figures of the standard test from frame 0 and from random frames; of several clips each."""
     made = standard_test(tester, policy, episodes=EPISODES, seed=seed)
     out = {}
     for kind, episodes in (("start", made.first), ("random", made.anywhere)):
@@ -287,4 +312,10 @@ def tested(tester: EpisodeRunner, policy: MlpPolicy, seed: int) -> dict[str, flo
         keys = ("completed", "survived", "body_local_m", "body_global_m", "root_pos_m")
         keys += ("end/body", "end/root_pos", "end/root_rot") if kind == "start" else ()
         out.update({f"{kind}_{k}": summary[k] for k in keys})
+    done = made.first.completed
+    if bool(done.any()):
+        out["completed_body_local_m"] = made.first.summary(done)["body_local_m"]
+    for index, clip in enumerate(made.clips if len(made.clips) > 1 else ()):
+        mine = made.first.summary(made.first.clip == index)
+        out.update({f"{k}/{clip.clip_id}": mine[k] for k in ("completed", "survived")})
     return out

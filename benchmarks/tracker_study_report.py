@@ -114,7 +114,6 @@ def page(lines: Sequence[Row], notes: Path) -> str:
         "samples": "steps",
         "ended": "ended by",
     }
-    body = [[_text(row[key], "-") for key in head] for row in lines]
     variants = [
         [f"`{name}`", f"`{preset}`", ", ".join(f"`{k}` {v}" for k, v in changes.items()) or "-"]
         for name, (preset, changes) in VARIANTS.items()
@@ -123,7 +122,7 @@ def page(lines: Sequence[Row], notes: Path) -> str:
     parts = [
         INTRO.format(episodes=256),
         notes.read_text() if notes.exists() else "",
-        "## Runs\n\n" + _table(list(head.values()), body) + "\n",
+        "## Runs\n\n" + markdown(head, lines) + "\n",
         "![completion and survival over CPU time](tracker_study/curves.png)\n",
         "## Variants\n\n" + _table(["name", "preset", "changes"], variants) + "\n",
         "Every test of every run is in `tracker_study/<run>.csv`, one line per run in "
@@ -154,6 +153,12 @@ def picture(runs: Mapping[str, Sequence[Row]], takes: Sequence[str], path: Path)
     figure.tight_layout()
     figure.savefig(path, dpi=80)
     plt.close(figure)
+
+
+def markdown(head: Mapping[str, str], lines: Sequence[Row]) -> str:
+    """A table of the columns of ``head`` by their titles; what is missing is a dash."""
+    body = [[_text(row.get(key), "-") for key in head] for row in lines]
+    return _table(list(head.values()), body)
 
 
 def _text(value: object, missing: str) -> str:

@@ -52,6 +52,18 @@ class Demonstration:
     start: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How pairs are learned."""
+
+    epochs: int
+    """Passes over the pairs."""
+    batch: int
+    """Pairs per gradient step."""
+    lr: float
+    """Learning rate at the start; it falls to zero along a cosine."""
+
+
 @dataclass(frozen=True)
 class Pairs:
     """What is cloned.
@@ -63,6 +75,10 @@ class Pairs:
 
     obs: Tensor
     action: Tensor
+
+    def take(self, rows: Tensor) -> Pairs:
+        """Some of them, by a mask or index."""
+        return Pairs(self.obs[rows], self.action[rows])
 
 
 @torch.no_grad()
@@ -211,28 +227,34 @@ def clone(
         policy = MlpPolicy(spec)
         policy.normaliser.merge(policy.normaliser.sums(pairs.obs))
         torch.nn.init.zeros_(policy.actor.out.bias)
-        obs = policy.normaliser(pairs.obs[:, : spec.actor_dim])
-        _fit(policy, obs[~held], pairs.action[~held], config)
+        fit(policy, pairs.take(~held), Fit(epochs=config.epochs, batch=config.batch, lr=config.lr))
     policy.log_std.data.fill_(float(torch.tensor(config.ppo_std).log()))
     policy.eval()
     figures = {"pairs": float(len(pairs.obs))}
     for name, rows in (("train", ~held), ("held", held)):
         if bool(rows.any()):
-            left = (policy.act(pairs.obs[rows]) - pairs.action[rows]).square().mean()
-            spread = pairs.action[rows].var(dim=0, unbiased=False).mean().clamp(min=1e-8)
-            figures[f"explained_{name}"] = float(1.0 - left / spread)
+            figures[f"explained_{name}"] = explained(policy, pairs.take(rows))
     return policy, figures
 
 
-def _fit(policy: MlpPolicy, obs: Tensor, action: Tensor, config: TeacherConfig) -> None:
-    """Least squares with Adam; the learning rate falls to zero along a cosine."""
-    optimiser = torch.optim.Adam(policy.actor.parameters(), lr=config.lr)
-    parts = max(1, round(len(obs) / config.batch))
-    plan = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.epochs * parts)
+def explained(policy: MlpPolicy, pairs: Pairs) -> float:
+    """Share of the actions' variance that a policy explains."""
+    left = (policy.act(pairs.obs) - pairs.action).square().mean()
+    spread = pairs.action.var(dim=0, unbiased=False).mean().clamp(min=1e-8)
+    return float(1.0 - left / spread)
+
+
+def fit(policy: MlpPolicy, pairs: Pairs, how: Fit) -> None:
+    """Least squares of the actor with Adam, from torch's own random state."""
+    with torch.no_grad():
+        obs = policy.normaliser(pairs.obs[:, : policy.spec.actor_dim])
+    optimiser = torch.optim.Adam(policy.actor.parameters(), lr=how.lr)
+    parts = max(1, round(len(obs) / how.batch))
+    plan = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, how.epochs * parts)
     policy.train()
-    for _ in range(config.epochs):
+    for _ in range(how.epochs):
         for rows in torch.randperm(len(obs)).tensor_split(parts):
-            loss = (policy.actor(obs[rows]) - action[rows]).square().mean()
+            loss = (policy.actor(obs[rows]) - pairs.action[rows]).square().mean()
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
