@@ -10,7 +10,14 @@ import numpy as np
 
 from parc_ray.errors import InputError
 from parc_ray.runner.bundle import Bundle
-from parc_ray.runner.kinematics import Floats, angle_between, exp_to_quat, quat_mul, rotate
+from parc_ray.runner.kinematics import (
+    Floats,
+    angle_between,
+    exp_to_quat,
+    quat_mul,
+    quat_to_exp,
+    rotate,
+)
 from parc_ray.runner.observations import Observer, State
 from parc_ray.runner.reference import Clip, read_clip
 from parc_ray.runner.simulation import Simulation
@@ -67,6 +74,9 @@ class Tracker:
         self.observer = Observer(
             self.body, sheet["observation"], arrays["key_bodies"], arrays["height_points"]
         )
+        kinds = np.array(self.body.kinds)
+        self._balls = np.flatnonzero(kinds == "spherical")
+        self._ball_dofs = self.body.dofs[self._balls][:, :1] + np.arange(3)
 
     def read(self, path: str | Path) -> Clip:
         """A clip file at the control rate.
@@ -132,15 +142,9 @@ class Tracker:
         turn = np.clip(action, -limit, limit) * np.float32(self.control["residual_scale_rad"])
         ahead = min(frame + 1, len(clip.dof) - 1)
         out = clip.dof[ahead] + turn
-        joints = clip.joint_rot[ahead]
-        for body, kind in enumerate(self.body.kinds):
-            if kind == "spherical":
-                first, last = self.body.dofs[body]
-                joint = quat_mul(joints[body - 1], exp_to_quat(turn[first:last]))
-                rows = np.zeros_like(joints)
-                rows[..., 3] = 1.0
-                rows[body - 1] = joint
-                out[first:last] = self.body.to_dof(rows)[first:last]
+        balls, at = self._balls, self._ball_dofs
+        joint = quat_mul(clip.joint_rot[ahead][balls - 1], exp_to_quat(turn[at]))
+        out[at] = quat_to_exp(joint)
         return out.astype(np.float32)
 
     def _lift(self, clip: Clip) -> float:

@@ -16,10 +16,9 @@ from parc_ray.data.manifest import FILE_NAME, Manifest, Part, open_dataset
 from parc_ray.data.storage import Storage
 from parc_ray.data.store import iter_parts, write_part
 from parc_ray.errors import InputError
-from parc_ray.loop import CONFIG_FILE
 from parc_ray.motion.clip import MotionClip, validate_clip
 from parc_ray.tools.base import OneLineParser, name_of, require_target
-from parc_ray.tools.runs import open_run
+from parc_ray.tools.runs import is_run, open_run
 
 PARQUET = "parquet"
 
@@ -35,7 +34,7 @@ def run(argv: list[str]) -> None:
             empty or cannot be written.
     """
     options = arguments().parse_args(argv)
-    if Storage.from_uri(options.dataset).exists(CONFIG_FILE):
+    if is_run(options.dataset):
         export_run(options)
         return
     if options.format is None:

@@ -17,16 +17,15 @@ from parc_ray.data.storage import Storage
 from parc_ray.data.store import read_clips
 from parc_ray.errors import InputError
 from parc_ray.evaluation.summary import summarise
-from parc_ray.loop import CONFIG_FILE
 from parc_ray.motion.clip import MotionClip, validate_clip
 from parc_ray.stages.comparisons import KINEMATIC, comparisons_of
 from parc_ray.stages.report import PICTURES_PER_ITERATION
 from parc_ray.tools.base import OneLineParser
-from parc_ray.tools.runs import open_run
+from parc_ray.tools.runs import is_run, open_run
 from parc_ray.viewer.offscreen.film import Film, RendererFactory, pictures, strip
 from parc_ray.viewer.offscreen.opengl import OpenGLRenderer, find_library, use_library
 from parc_ray.viewer.offscreen.software import SoftwareRenderer
-from parc_ray.viewer.offscreen.versions import Version, film_of, related
+from parc_ray.viewer.offscreen.versions import Related, Version, film_of
 from parc_ray.viewer.offscreen.video import (
     GIF_FPS,
     GIF_MAX_FPS,
@@ -145,7 +144,7 @@ def _jobs(options: argparse.Namespace) -> tuple[Character, list[_Job]]:
         InputError: sources that do not go together, another character's, an unknown motion, or
             none at all.
     """
-    runs = [s for s in options.sources if Storage.from_uri(s).exists(CONFIG_FILE)]
+    runs = [source for source in options.sources if is_run(source)]
     if runs and len(options.sources) > 1:
         raise InputError(
             f"{runs[0]}: a run directory stands alone; give data sets to compare, such as "
@@ -158,15 +157,6 @@ def _jobs(options: argparse.Namespace) -> tuple[Character, list[_Job]]:
     else:
         character = load_character(options.character or "humanoid")
         jobs = _of_datasets(options, character)
-    if options.clip:
-        known = {job.name for job in jobs}
-        missing = [name for name in options.clip if name not in known]
-        if missing:
-            raise InputError(
-                f"--clip: {', '.join(missing[:4])} not among the {len(known)} motions of "
-                f"{options.sources[0]}; ids as 'parc info' prints them are needed; correct the id"
-            )
-        jobs = [job for job in jobs if job.name in options.clip]
     if not jobs:
         raise InputError(f"{options.sources[0]}: there is no motion to show; give another source")
     return character, jobs
@@ -195,7 +185,8 @@ def _of_run(
             if found.after is not None:
                 versions.append(Version(label=labels[1], clip=found.after))
             jobs.append(_Job(name=found.before.clip_id, versions=versions, title=found.title))
-    return jobs
+    chosen = _chosen(options, [job.name for job in jobs])
+    return [job for job in jobs if job.name in chosen]
 
 
 def _of_datasets(options: argparse.Namespace, character: Character) -> list[_Job]:
@@ -209,17 +200,20 @@ def _of_datasets(options: argparse.Namespace, character: Character) -> list[_Job
         root, manifest = open_dataset(source)
         manifest.check_character(character.digest, source)
         sets.append(read_clips(root, manifest))
-        for clip in sets[-1]:
-            validate_clip(clip, character)
     names = [_short_name(source) for source in options.sources]
     labels = _labels(options, names)
+    chosen = _chosen(options, [clip.clip_id for clip in sets[0]])
+    others = [Related(clips) for clips in sets[1:]]
     jobs = []
     for clip in sets[0]:
-        wanted = bool(options.clip) and clip.clip_id in options.clip
-        found = [related(clip.clip_id, clips) for clips in sets[1:]]
+        if clip.clip_id not in chosen:
+            continue
+        found = [clips.to(clip.clip_id) for clips in others]
         pairs = zip(labels, [clip, *found], strict=True)
         versions = [Version(label=label, clip=c) for label, c in pairs if c is not None]
-        if wanted and len(versions) < len(sets):
+        for version in versions:
+            validate_clip(version.clip, character)
+        if options.clip and len(versions) < len(sets):
             lost = [s for s, c in zip(options.sources[1:], found, strict=True) if c is None]
             raise InputError(
                 f"--clip: {clip.clip_id} has no version in {lost[0]}; one of that id or made from "
@@ -228,6 +222,21 @@ def _of_datasets(options: argparse.Namespace, character: Character) -> list[_Job
         if len(sets) == 1 or len(versions) > 1:
             jobs.append(_Job(name=clip.clip_id, versions=versions, title=clip.clip_id))
     return jobs
+
+
+def _chosen(options: argparse.Namespace, known: Sequence[str]) -> set[str]:
+    """Ids of the motions to show.
+
+    Raises:
+        InputError: one that is not there.
+    """
+    missing = [name for name in options.clip or () if name not in known]
+    if missing:
+        raise InputError(
+            f"--clip: {', '.join(missing[:4])} not among the {len(set(known))} motions of "
+            f"{options.sources[0]}; ids as 'parc info' prints them are needed; correct the id"
+        )
+    return set(options.clip or known)
 
 
 def _labels(options: argparse.Namespace, default: list[str]) -> list[str]:

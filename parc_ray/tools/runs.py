@@ -12,6 +12,11 @@ from parc_ray.plan import plan
 from parc_ray.stages.base import STARTED, Artifact, StageContext, read_result
 
 
+def is_run(path: str) -> bool:
+    """Whether a path or URI is a run directory."""
+    return Storage.from_uri(path).exists(CONFIG_FILE)
+
+
 def open_run(path: str) -> tuple[Storage, ParcConfig]:
     """Storage and config of a run directory.
 

@@ -10,11 +10,12 @@ from parc_ray.character.character import load_character
 from parc_ray.config import ParcConfig
 from parc_ray.console import setup_logging
 from parc_ray.errors import InputError
+from parc_ray.inputs import SAMPLE
 from parc_ray.plan import plan
 from parc_ray.recipes import get_recipe, recipe_names
 from parc_ray.stages.base import StageContext, read_result
 from parc_ray.tools.base import OneLineParser
-from parc_ray.tools.runs import open_run
+from parc_ray.tools.runs import is_run, open_run
 from parc_ray.viewer.catalog import Catalog, open_catalog
 from parc_ray.viewer.server import free_port, open_page, require_viser, ssh_line
 from parc_ray.viewer.session import Session
@@ -96,7 +97,7 @@ def arguments() -> OneLineParser:
 
 def _config(options: argparse.Namespace) -> ParcConfig:
     """The run's config, or a recipe's."""
-    if options.recipe is None and (Path(options.source) / "config.yaml").is_file():
+    if options.recipe is None and options.source != SAMPLE and is_run(options.source):
         return open_run(options.source)[1]
     return get_recipe(options.recipe or "quick")
 

@@ -27,7 +27,7 @@ from parc_ray.viewer.offscreen.film import pictures
 from parc_ray.viewer.offscreen.opengl import find_library
 from parc_ray.viewer.offscreen.scene import PALETTE, make_actor
 from parc_ray.viewer.offscreen.software import SoftwareRenderer
-from parc_ray.viewer.offscreen.versions import Version, actors_of, film_of, related
+from parc_ray.viewer.offscreen.versions import Related, Version, actors_of, film_of
 from parc_ray.viewer.offscreen.video import write_gif
 from tests.data.test_export import made_clip
 from tests.envs.helpers import WADDLER
@@ -181,7 +181,7 @@ def test_versions_share_clock_and_ground(humanoid):
         replay=replay,
         provenance=Provenance(parents=(source.clip_id,), notes=notes),
     )
-    assert related(source.clip_id, [recorded]) is recorded
+    assert Related([recorded]).to(source.clip_id) is recorded
     versions = [Version(label="a", clip=source), Version(label="b", clip=recorded)]
     one, two = actors_of(versions, humanoid)
     assert two.start_s == pytest.approx(6 / 30)

@@ -18,6 +18,7 @@ from scipy.spatial.transform import Rotation
 from parc_ray.character.character import Character
 from parc_ray.character.kinematics import dof_to_joint_rot
 from parc_ray.data.exporters.meshes import Mesh, flat_shaded, geom_mesh, joined, terrain_mesh
+from parc_ray.data.exporters.turns import without_flips
 from parc_ray.motion.clip import MotionClip
 
 SUFFIX = ".glb"
@@ -108,9 +109,7 @@ def _animation(binary: _Binary, clip: MotionClip, character: Character) -> dict[
         quat = frames.root_rot.double().numpy()
         if body:
             quat = (rest[body] * Rotation.from_quat(joints[:, body - 1])).as_quat()
-        flips = np.sign((quat[1:] * quat[:-1]).sum(axis=1))
-        quat[1:] *= np.cumprod(np.where(flips < 0, -1.0, 1.0))[:, None]
-        samplers.append(_sampler(clock, binary.add(quat, "VEC4")))
+        samplers.append(_sampler(clock, binary.add(without_flips(quat), "VEC4")))
         target = {"node": body, "path": "rotation"}
         channels.append({"sampler": len(samplers) - 1, "target": target})
     return {"name": clip.clip_id, "samplers": samplers, "channels": channels}

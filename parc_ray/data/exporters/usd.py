@@ -16,6 +16,7 @@ from parc_ray.character.character import Character
 from parc_ray.character.geometry import Geom
 from parc_ray.character.kinematics import fk_from_dof
 from parc_ray.data.exporters.meshes import terrain_mesh
+from parc_ray.data.exporters.turns import without_flips
 from parc_ray.motion.clip import MotionClip
 from parc_ray.terrain.heightfield import Heightfield
 
@@ -67,9 +68,7 @@ def _name(value: str) -> str:
 
 def _body(name: str, pos: NDArray, quat: NDArray, shapes: list[Geom]) -> list[str]:
     """A prim with its place and turn per frame; pos (T, 3), quat (T, 4) xyzw."""
-    flips = np.sign((quat[1:] * quat[:-1]).sum(axis=1))
-    quat = quat.copy()
-    quat[1:] *= np.cumprod(np.where(flips < 0, -1.0, 1.0))[:, None]
+    quat = without_flips(quat)
     pad = " " * 8
     lines = [f'{pad}def Xform "{_name(name)}"', f"{pad}{{"]
     lines.append(f"{pad}    double3 xformOp:translate.timeSamples = {{")

@@ -31,12 +31,24 @@ class Version:
     """The motion."""
 
 
-def related(clip_id: str, clips: Sequence[MotionClip]) -> MotionClip | None:
-    """The clip of that id, else the first that was made from it, else the first it came from."""
-    by_id = {clip.clip_id: clip for clip in clips}
-    if clip_id in by_id:
-        return by_id[clip_id]
-    return next((clip for clip in clips if clip_id in clip.provenance.parents), None)
+class Related:
+    """Clips by what they are versions of.
+
+    Args:
+        clips: of one data set.
+    """
+
+    def __init__(self, clips: Sequence[MotionClip]) -> None:
+        """List them by id and by parent; see the class."""
+        self._by_id = {clip.clip_id: clip for clip in clips}
+        self._by_parent: dict[str, MotionClip] = {}
+        for clip in clips:
+            for parent in clip.provenance.parents:
+                self._by_parent.setdefault(parent, clip)
+
+    def to(self, clip_id: str) -> MotionClip | None:
+        """The clip of that id, else the first that was made from it."""
+        return self._by_id.get(clip_id) or self._by_parent.get(clip_id)
 
 
 def start_frame(clip: MotionClip) -> int:
