@@ -21,6 +21,7 @@ _GROUND = (178, 168, 142)
 _LINES = (150, 140, 115)
 _MOST_LINED = 3000
 _PATH = (25, 120, 60)
+_WAYPOINTS = (225, 120, 20)
 _TITLE_M = 0.75
 
 
@@ -76,7 +77,8 @@ class Canvas:
                 self._titles[number] = api.add_label(f"/title/{number}", figure.title)
         for name, points in (paths or {}).items():
             if len(points):
-                self.draw_path(name, points, self._fixed)
+                colour = _WAYPOINTS if name == "way-points" else _PATH
+                self.draw_path(name, points, self._fixed, colour)
         if scene.figures:
             self._add_batches(scene)
 
@@ -96,18 +98,24 @@ class Canvas:
                 title.position = root + np.array([0.0, 0.0, _TITLE_M])
             self._draw_samples(scene, time_s)
 
-    def draw_path(self, name: str, points: NDArray[Any], kept: list[Any]) -> None:
+    def draw_path(
+        self,
+        name: str,
+        points: NDArray[Any],
+        kept: list[Any],
+        colour: tuple[int, int, int] = _PATH,
+    ) -> None:
         """A line with a ball at every node, (M, 3) m; handles are added to ``kept``."""
         api = self.server.scene
         lifted = np.asarray(points, np.float32) + np.array([0.0, 0.0, 0.06], np.float32)
         kept.append(
             api.add_point_cloud(
-                f"/path/{name}/nodes", lifted, _PATH, point_size=0.07, point_shape="circle"
+                f"/path/{name}/nodes", lifted, colour, point_size=0.07, point_shape="circle"
             )
         )
         if len(lifted) > 1:
             pairs = np.stack([lifted[:-1], lifted[1:]], axis=1)
-            kept.append(api.add_line_segments(f"/path/{name}/line", pairs, _PATH, thickness=0.03))
+            kept.append(api.add_line_segments(f"/path/{name}/line", pairs, colour, thickness=0.03))
 
     def watch_ground(self, handler: GroundClick | None) -> None:
         """Hand clicks on the ground to ``handler``, from the next ``rebuild`` on."""

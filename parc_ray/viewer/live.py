@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from envs.tracking.motion_bank import MotionBank, crop_to_path
-from envs.tracking.task import Noise, TrackingTask
+from envs.tracking.observations import Observed
+from envs.tracking.task import Ahead, Noise, TrackingTask
 from parc_ray.character.rotations import heading_angle
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
@@ -132,6 +133,7 @@ class LiveDrive:
         factory = make_factory(character, config.sim, config.simulator)
         self.backend = factory(1, [self.terrain])
         self._history: list[MotionFrames] = []
+        self._seen: tuple[Ahead, Observed] | None = None
         self._plan(None)
         self._set_back()
 
@@ -140,35 +142,37 @@ class LiveDrive:
         if self._frame >= self._first + self.rates.steps_per_plan:
             self._plan(cat_time(self._history[-self.generator.num_past :]))
         began = time.perf_counter()
-        frame = torch.tensor([self._frame])
-        refs = self.task.references(self._zero, frame)
-        seen = self.task.observe(self.backend.state(), refs, self._zero, frame)
+        refs, seen = self._seen or self._look()
         action = self.policy.act(self.task.builder(seen))
         self.backend.step(self.task.targets(action, refs))
         self._frame += 1
         self.steps += 1
-        frame = torch.tensor([self._frame])
-        refs = self.task.references(self._zero, frame)
-        state = self.backend.state()
-        seen = self.task.observe(state, refs, self._zero, frame)
-        if bool(self.task.failures(seen, self.backend.bad).any()):
+        self._seen = self._look()
+        if bool(self.task.failures(self._seen[1], self.backend.bad).any()):
             self.falls += 1
             self._set_back()
         else:
-            self._remember(state)
+            self._remember(self._seen[1].state)
         self.rates.add("step_s", time.perf_counter() - began)
 
     def pose(self) -> MotionFrames:
         """The character now, one frame."""
         return self._history[-1]
 
-    def planned(self) -> MotionFrames:
-        """What is planned from now on."""
-        return self.plan.frames.time(min(self._frame, self.plan.num_frames - 1))
+    @property
+    def frame(self) -> int:
+        """Frame of the plan at which the character shall be now."""
+        return min(self._frame, self.plan.num_frames - 1)
 
     def close(self) -> None:
         """Release the simulator."""
         self.backend.close()
+
+    def _look(self) -> tuple[Ahead, Observed]:
+        """The references of the present frame, and what is observed."""
+        frame = torch.tensor([self._frame])
+        refs = self.task.references(self._zero, frame)
+        return refs, self.task.observe(self.backend.state(), refs, self._zero, frame)
 
     def _plan(self, past: MotionFrames | None) -> None:
         """Generate some windows from ``past``, or from the start, and make them the reference."""
@@ -199,6 +203,7 @@ class LiveDrive:
         bank = MotionBank(self.studio.character, [near], generator.fps)
         self.task = TrackingTask(self.studio.character, bank, self.studio.config.tracking)
         self._first = self._frame = generator.num_past - 1
+        self._seen = None
         self.rates.steps_per_plan = generator.num_frames - generator.num_past - 1
         self.rates.add("plan_s", time.perf_counter() - began)
 
@@ -220,6 +225,7 @@ class LiveDrive:
         frame = torch.tensor([self._frame])
         state = self.task.start_state(self._zero, frame, Noise(), None)
         self.backend.set_state(self._zero, self._zero, state)
+        self._seen = None
         past = self.plan.frames.time(
             max(0, self._frame + 1 - self.generator.num_past), self._frame + 1
         )

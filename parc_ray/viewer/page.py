@@ -103,6 +103,23 @@ class Page:
         except Exception as error:
             self.complain(error, client)
 
+    @contextmanager
+    def working(self, title: str, client: viser.ClientHandle | None = None) -> Iterator[None]:
+        """Something long, without the lock: the page stays alive, and says that it is at work.
+
+        What the user can mend is said on the page instead of raised.
+        """
+        note = None
+        if client is not None:
+            note = client.add_notification(title, "this takes some seconds", loading=True)
+        try:
+            yield
+        except Exception as error:
+            self.complain(error, client)
+        finally:
+            if note is not None:
+                note.remove()
+
     def complain(self, error: Exception, client: viser.ClientHandle | None = None) -> None:
         """Say an error on the page; what is no mistake of the user's is logged besides."""
         mendable = find_input_error(error)

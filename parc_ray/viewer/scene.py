@@ -81,6 +81,10 @@ class Figure:
             self._colours[tint] = body_colours(self.poses, tint, self.colour)
         return self._colours[tint]
 
+    def forget_colours(self) -> None:
+        """After other poses were set."""
+        self._colours.clear()
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:

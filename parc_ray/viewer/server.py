@@ -89,17 +89,17 @@ def open_page(
     page = Page(session, server)
     TimelinePanel(page)
     tabs = server.gui.add_tab_group()
-    with tabs.add_tab("Clips", viser.Icon.LIST_SEARCH):
+    with tabs.add_tab("Clips"):
         ClipsPanel(page)
-    with tabs.add_tab("Compare", viser.Icon.EYE):
+    with tabs.add_tab("Compare"):
         LookPanel(page)
-    with tabs.add_tab("Edit", viser.Icon.PENCIL):
+    with tabs.add_tab("Edit"):
         EditPanel(page, Workbench(studio=studio, out=out))
-    with tabs.add_tab("Labels", viser.Icon.TAG):
+    with tabs.add_tab("Labels"):
         LabelsPanel(page, out)
-    with tabs.add_tab("Why", viser.Icon.QUESTION_MARK):
+    with tabs.add_tab("Why"):
         reasons = WhyPanel(page, studio)
-    with tabs.add_tab("Drive", viser.Icon.STEERING_WHEEL):
+    with tabs.add_tab("Drive"):
         DrivePanel(page, studio)
     page.changed()
     if why is not None:

@@ -88,11 +88,11 @@ class Studio:
             )
         if not 0.0 <= s <= 1.0:
             raise InputError(f"s: {s:g}; allowed is 0 to 1")
-        if s not in self._generators:
-            self._generators = {
-                s: DiffusionGenerator.load(self.generator_path, self.character, blend=s)
-            }
-        return self._generators[s]
+        found = self._generators.get(s)
+        if found is None:
+            found = DiffusionGenerator.load(self.generator_path, self.character, blend=s)
+            self._generators = {s: found}
+        return found
 
     def policy(self) -> MlpPolicy:
         """The tracker.

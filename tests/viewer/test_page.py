@@ -132,7 +132,7 @@ class Drives:
             plan=self.clip,
             generator=SimpleNamespace(fps=30.0),
             pose=lambda: self.clip.frames.time(0, 1),
-            planned=lambda: self.clip.frames,
+            frame=0,
             step=self.step,
             close=self.close,
         )
@@ -198,3 +198,46 @@ def test_a_drive_that_fails_ends_visibly(driven, monkeypatch):
         assert "The drive has ended" in panel.state.content
         assert not panel.end.visible
         assert [figure.key for figure in page.session.scene.figures] == shown
+
+
+def test_the_page_stays_alive_while_a_drive_is_prepared_and_a_motion_tracked(driven, monkeypatch):
+    """Long work holds no lock: who looks, plays and scrubs needs it."""
+    from parc_ray.viewer.panels import why
+    from parc_ray.viewer.studio import Tried
+
+    panel, drives, page = driven
+    free = []
+
+    def try_lock():
+        if page.lock.acquire(blocking=False):
+            page.lock.release()
+            free.append(True)
+
+    def look():
+        other = threading.Thread(target=try_lock)
+        other.start()
+        other.join()
+
+    drives.going.set()
+    true_call = Drives.__call__
+    monkeypatch.setattr(Drives, "__call__", lambda self, **words: (look(), true_call(self))[1])
+    panel._begin(SimpleNamespace(client=None))
+    assert len(free) == 1
+    panel._end()
+    source = page.session.catalog.clip("set/walk")
+    page.session.select("set/walk")
+    tried = Tried(
+        clip=replace(source, clip_id="again"), reason="", failed_frame=None, steps=45, wanted=45
+    )
+
+    def track(clip):
+        assert clip is source
+        look()
+        return tried
+
+    reasons = why.WhyPanel(page, panel.studio)
+    monkeypatch.setattr(panel.studio, "track", track)
+    reasons._again(SimpleNamespace(client=None))
+    assert len(free) == 2
+    assert "45 of 45 steps, completed" in reasons.text.content
+    assert [figure.key for figure in page.session.scene.figures] == ["set/walk", "tried/again"]

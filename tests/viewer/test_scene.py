@@ -15,7 +15,7 @@ from parc_ray.viewer.catalog import open_catalog
 from parc_ray.viewer.poses import ClipPoses, PoseCache
 from parc_ray.viewer.scene import height_samples
 from parc_ray.viewer.session import Session
-from parc_ray.viewer.tint import CONTACT, DEEP, PALE, TINTS, body_colours
+from parc_ray.viewer.tint import CONTACT, DEEP, PALETTE, TINTS, body_colours, pale
 from tests.viewer.helpers import generated, recorded
 
 
@@ -33,7 +33,8 @@ def test_contacts_are_red_where_they_are_labelled(humanoid):
     touching = clip.frames.contacts.numpy() > 0.5
     assert touching.any()
     assert (colours[touching] == CONTACT).all()
-    assert (colours[~touching] == PALE).all()
+    assert (colours[~touching] == pale((0, 0, 0))).all()
+    assert pale(PALETTE[0]) != pale(PALETTE[1])  # versions can be told apart
 
 
 def test_depth_and_jerk_are_those_of_the_metrics(humanoid):

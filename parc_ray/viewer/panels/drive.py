@@ -13,6 +13,7 @@ import viser
 from parc_ray.errors import InputError
 from parc_ray.motion.clip import MotionClip
 from parc_ray.motion.frames import MotionFrames
+from parc_ray.terrain.heightfield import Heightfield
 from parc_ray.viewer.live import Key, LiveDrive
 from parc_ray.viewer.page import Page
 from parc_ray.viewer.poses import ClipPoses
@@ -21,6 +22,7 @@ from parc_ray.viewer.studio import Studio
 from parc_ray.viewer.tint import PALETTE
 
 _LOG = logging.getLogger(__name__)
+_SLOWEST_S = 0.1
 _HELP = (
     "Click into the picture, then: **arrow up** faster, **down** slower, **left** and **right** "
     "turn, **end** stop. The faint figure is the plan."
@@ -101,10 +103,15 @@ class DrivePanel:
             return
         try:
             self._finish()
-            with self.page.trying(event.client):
-                drive = self._make()
+            with self.page.working("Preparing the drive", event.client):
+                with self.page.lock:
+                    ground, start = self._place()
+                drive = LiveDrive(
+                    studio=self.studio, terrain=ground, start=start, s=float(self.s.value)
+                )
                 try:
-                    self._start(drive)
+                    with self.page.lock:
+                        self._start(drive)
                 except BaseException:
                     drive.close()
                     raise
@@ -122,8 +129,8 @@ class DrivePanel:
             ride.stop.set()
             ride.thread.join(timeout=10.0)
 
-    def _make(self) -> LiveDrive:
-        """A drive on the ground that is shown."""
+    def _place(self) -> tuple[Heightfield, tuple[float, float]]:
+        """The ground that is shown, and where on it (x, y) m the drive begins."""
         figures = self.page.session.scene.figures
         if self.page.ground is not None:
             ground = self.page.ground
@@ -133,17 +140,16 @@ class DrivePanel:
             ground, at = figures[0].terrain, figures[0].poses.bodies[0][0, 0, :2].tolist()
         else:
             raise InputError("drive: there is no ground; choose a clip, or edit a flat terrain")
-        return LiveDrive(
-            studio=self.studio, terrain=ground, start=(at[0], at[1]), s=float(self.s.value)
-        )
+        return ground, (at[0], at[1])
 
     def _start(self, drive: LiveDrive) -> None:
         """Show the character and its plan, and let it go."""
         session = self.page.session
-        now = _figure(drive.pose(), drive, "", self.studio)
-        later = _figure(drive.planned(), drive, "", self.studio)
+        poses = _poses(drive.pose(), drive, self.studio)
+        now = Figure(key="drive", title="", poses=poses, colour=PALETTE[0])
+        poses = ClipPoses(drive.plan, self.studio.character)
+        later = Figure(key="drive", title="", poses=poses, colour=PALETTE[1])
         later.opacity, later.terrain_shown = 0.3, False
-        later.colour = PALETTE[1]
         before = [figure.key for figure in session.scene.figures]
         ride = _Ride(drive=drive, figures=[now, later], before=before)
         session.clock.playing = False
@@ -180,13 +186,15 @@ class DrivePanel:
         """Steps at the control rate, or as fast as it goes."""
         drive = ride.drive
         period = 1.0 / drive.generator.fps
-        due = began = time.monotonic()
+        due = began = shown = time.monotonic()
         made = 0
         while not ride.stop.is_set():
             drive.step()
             made += 1
-            self._show(ride)
             now = time.monotonic()
+            if now < due + period or now - shown > _SLOWEST_S:  # late: fewer pictures, not steps
+                self._show(ride)
+                shown = now = time.monotonic()
             due = max(due + period, now - period)
             if now - began > 0.5:
                 self._tell(drive, made / (now - began))
@@ -197,11 +205,13 @@ class DrivePanel:
         drive = ride.drive
         with self.page.lock:
             if self.page.session.scene.figures is ride.figures:
-                for figure, frames in zip(
-                    ride.figures, (drive.pose(), drive.planned()), strict=True
-                ):
-                    figure.poses = _poses(frames, drive, self.studio)
-                    figure._colours.clear()
+                now, plan = ride.figures
+                now.poses = _poses(drive.pose(), drive, self.studio)
+                now.forget_colours()
+                if plan.poses.clip is not drive.plan:
+                    plan.poses = ClipPoses(drive.plan, self.studio.character)
+                    plan.forget_colours()
+                plan.start_s = self.page.session.clock.time_s - drive.frame / drive.plan.fps
                 self.page.redraw()
             else:  # other clips were chosen meanwhile
                 ride.stop.set()
@@ -214,10 +224,6 @@ class DrivePanel:
             f"{rates.steps_per_plan} steps; it could make {rates.hz:.0f}  \n"
             f"speed {100 * drive.steering.speed:.0f} %, set back onto the plan {drive.falls} times"
         )
-
-
-def _figure(frames: MotionFrames, drive: LiveDrive, title: str, studio: Studio) -> Figure:
-    return Figure(key="drive", title=title, poses=_poses(frames, drive, studio), colour=PALETTE[0])
 
 
 def _poses(frames: MotionFrames, drive: LiveDrive, studio: Studio) -> ClipPoses:

@@ -205,13 +205,10 @@ class EditPanel:
         if not self._busy.acquire(blocking=False):
             self.page.say("Still at work", "wait until it is done", event.client, "yellow")
             return
-        note = event.client.add_notification(title, "this takes some seconds", loading=True)
         try:
-            work()
-        except Exception as error:
-            self.page.complain(error, event.client)
+            with self.page.working(title, event.client):
+                work()
         finally:
-            note.remove()
             self._busy.release()
 
     def _generate(self, event: Any) -> None:

@@ -22,8 +22,7 @@ class TimelinePanel:
         self.time = gui.add_slider(
             "Time (s)", min=0.0, max=1.0, step=0.01, initial_value=0.0, hint="Drag to scrub"
         )
-        self.speed = gui.add_button_group("Speed", SPEEDS)
-        self.speed.value = "1x"
+        self.speed = gui.add_dropdown("Speed", SPEEDS, initial_value="1x")
         self.loop = gui.add_checkbox("Loop", clock.loop)
         self.follow = gui.add_checkbox(
             "Camera follows", page.follow, hint="The camera goes along with the character"
@@ -41,7 +40,7 @@ class TimelinePanel:
     def refresh(self) -> None:
         """Show the clock's state."""
         clock = self.page.session.clock
-        place = min(max(clock.time_s, self.time.min), self.time.max)
+        place = round(min(max(clock.time_s, self.time.min), self.time.max), 2)
         if abs(self.time.value - place) > 1e-3:
             self.time.value = place
         self._label()
@@ -63,7 +62,7 @@ class TimelinePanel:
                     clock.seek(self.time.value)
                     page.redraw()
 
-        @self.speed.on_click
+        @self.speed.on_update
         def _(_: Any) -> None:
             with page.lock:
                 clock.set_speed(float(self.speed.value.rstrip("x")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ class WhyPanel:
     def __init__(self, page: Page, studio: Studio) -> None:
         """Add the controls."""
         self.page, self.studio = page, studio
+        self._busy = threading.Lock()
         gui = page.server.gui
         self.ask = gui.add_button("Why did it fail?", hint="Of the chosen clip")
         self.again = gui.add_button(
@@ -69,23 +71,35 @@ class WhyPanel:
             self.plot.data = (curve.times_s, curve.root, curve.bodies[:, body], limit)
 
     def _again(self, event: Any) -> None:
-        with self.page.trying(event.client):
-            session, catalog = self.page.session, self.page.session.catalog
+        if not self._busy.acquire(blocking=False):
+            self.page.say("Still at work", "wait until it is done", event.client, "yellow")
+            return
+        try:
+            with self.page.working("Tracking", event.client):
+                self._track()
+        finally:
+            self._busy.release()
+
+    def _track(self) -> None:
+        """A new try of the chosen clip; only what is shown is changed with the lock held."""
+        session, catalog = self.page.session, self.page.session.catalog
+        with self.page.lock:
+            clip = session.chosen()
             entry = catalog.entry(session.key)
-            clip = catalog.clip(entry.key)
-            tried = self.studio.track(clip)
+        tried = self.studio.track(clip)
+        curve = error_curve(clip, tried.clip, catalog.character, self.studio.config.tracking)
+        end = f"ended by rule **{tried.reason}** at frame {tried.failed_frame}"
+        told = Explanation(
+            clip_id=entry.clip_id,
+            lines=[
+                f"Tracked again: {tried.steps} of {tried.wanted} steps, "
+                + (end if tried.reason else "completed"),
+                curve.text(),
+            ],
+            curve=curve,
+        )
+        with self.page.lock:
             key = catalog.add(tried.clip, "tried")
-            curve = error_curve(clip, tried.clip, catalog.character, self.studio.config.tracking)
-            end = f"ended by rule **{tried.reason}** at frame {tried.failed_frame}"
-            told = Explanation(
-                clip_id=entry.clip_id,
-                lines=[
-                    f"Tracked again: {tried.steps} of {tried.wanted} steps, "
-                    + (end if tried.reason else "completed"),
-                    curve.text(),
-                ],
-                curve=curve,
-            )
             self.say(told)
             session.show([entry.key, key], "overlay")
             session.clock.playing = False
