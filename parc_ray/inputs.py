@@ -39,7 +39,8 @@ def run_storage(config: ParcConfig) -> Storage:
             f"mount (local disk, NFS), {', '.join(f'{s}://' for s in _SCHEMES[1:])}; give such a "
             f"place instead of {config.storage}"
         )
-    if found and ("@" in rest.partition("/")[0] or "secret_key" in rest):
+    who, named, _ = rest.partition("/")[0].partition("@")
+    if found and ((named and who != "anonymous") or "secret_key" in rest):
         raise InputError(
             f"--storage: the {scheme}:// address has credentials in it, which would be written "
             "into the run; allowed are a bucket and a path; set credentials in the environment"

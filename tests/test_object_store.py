@@ -111,6 +111,13 @@ def test_a_store_that_does_not_answer(capsys):
     assert "the object store does not answer" in line
 
 
+def test_googles_store_is_asked_likewise(capsys):
+    """All that is run of ``gs://`` here: addresses, and that nobody answers."""
+    place = "endpoint_override=127.0.0.1%3A1&scheme=http&retry_limit_seconds=1"
+    line = refused(capsys, f"gs://anonymous@bucket/runs?{place}")
+    assert "gs://bucket/runs: the object store does not answer" in line
+
+
 def test_sweeps_need_a_mounted_directory(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["sweep", "any.yaml", "--storage", "s3://bucket/sweeps"])
