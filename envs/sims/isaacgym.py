@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from torch import Tensor
 from envs.sims.base import SimConfig
 from envs.sims.isaacgym_asset import isaacgym_mjcf
 from envs.sims.isaacgym_bridge import Bridge, failed_import, missing_interpreter
-from envs.sims.isaacgym_state import Conversion, blank_state
+from envs.sims.isaacgym_state import Conversion, Floats, Frame, blank_frame
 from envs.sims.mujoco_model import ModelBuilder, terrain_boxes
 from envs.sims.terrain_contact import TerrainContact
 from envs.sims.terrain_mesh import mesh_of
@@ -69,6 +70,7 @@ class IsaacGymBackend:
         self._drives = _drives(character, self.config)
         self.model_hash = self._hash()
         self._bridge: Bridge | None = None
+        self._frames: tuple[Frame, ...] = ()
 
     @staticmethod
     def missing() -> str | None:
@@ -98,10 +100,11 @@ class IsaacGymBackend:
         self._bad = np.zeros(n, dtype=np.bool_)
         self._spoilt = np.zeros(n, dtype=np.bool_)
         self._waiting = np.ones(n, dtype=np.bool_)
-        self._now = blank_state(n, skeleton.num_bodies, skeleton.num_dofs)
-        self._now.root_pos[:, 2] = self.character.stand_height + float(terrains[0].heights.max())
-        self._next = self._now.clone()
-        self._neutral = self._now.index(slice(0, 1)).clone()
+        self._offset = np.repeat(self._mesh.offsets[:1].T, n, axis=1)
+        self._now = blank_frame(n, skeleton.num_bodies, skeleton.num_dofs)
+        air = self.character.stand_height + float(terrains[0].heights.max())
+        self._now.arrays["root_pos"][:, 2] = air
+        self._neutral = {k: v[0].copy() for k, v in self._now.arrays.items()}
         self._start()
 
     @property
@@ -121,15 +124,16 @@ class IsaacGymBackend:
 
     def set_state(self, env_ids: Tensor, terrain_ids: Tensor, state: SimState) -> None:
         """Put environments (K,) on terrains (K,) in ``state`` (K leading)."""
-        ids = env_ids.numpy()
-        for key, value in vars(self._now).items():
-            value[env_ids] = getattr(state, key).to(value.dtype)
-        self._now.contact_force[env_ids] = 0.0
-        self._now.root_rot[env_ids] = _unit(self._now.root_rot[env_ids])
-        self._terrain[ids] = terrain_ids.numpy()
+        ids, now = env_ids.numpy(), self._now.arrays
+        rows = {k: v.detach().numpy() for k, v in vars(state).items()}
+        rows["root_rot"] = _unit(rows["root_rot"])
+        rows["contact_force"] = np.zeros((len(ids), 1, 3), dtype=np.float32)
+        for key, value in now.items():
+            value[ids] = rows[key]
+        self._stand_on(ids, terrain_ids.numpy())
         self._bad[ids] = False
         self._waiting[ids] = True
-        self._spoilt[ids] = ~self._well(self._now.index(env_ids))
+        self._spoilt[ids] = ~self._well(rows)
 
     def step(self, pd_targets: Tensor) -> None:
         """Advance all environments by one control period under PD targets (N, D) in rad.
@@ -140,29 +144,32 @@ class IsaacGymBackend:
         bridge = self._started()
         arrays, turn = bridge.arrays, self._conversion
         targets = pd_targets.detach().numpy()
-        if not np.isfinite(targets.sum()):
+        if not _finite(targets):
             self._spoilt |= ~np.isfinite(targets).all(axis=-1)
         if self._spoilt.any():
             self._hold(self._spoilt.copy())
         if self._bad.any():
-            targets = np.where(self._bad[:, None], self._now.dof_pos.numpy(), targets)
+            targets = np.where(self._bad[:, None], self._now.arrays["dof_pos"], targets)
         turn.write_targets(arrays, targets)
         ids = np.flatnonzero(self._waiting)
         arrays["count"][0] = len(ids)
         if len(ids):
-            turn.write_rows(arrays, self._now, ids, self._mesh.offsets[self._terrain[ids]])
+            turn.write_rows(arrays, self._now, ids, self._offset[:, ids])
+        half = int(self._now is self._frames[0])
+        arrays["half"][0] = half
         try:
             bridge.step()
         except SimulatorLostError:
             self.close()
             raise
-        self._waiting[:] = False
-        turn.read(arrays, self._mesh.offsets[self._terrain], self._next)
-        self._take(self._next, arrays)
+        self._waiting[ids] = False
+        with np.errstate(all="ignore"):  # what diverged is found and contained
+            turn.read(arrays, half, self._offset, self._frames[half])
+        self._take(self._frames[half], arrays)
 
     def state(self) -> SimState:
         """The present state of all environments (a copy)."""
-        return self._now.clone()
+        return self._now.state.clone()
 
     def rollout(self, pd_targets: Tensor) -> SimState:
         """Advance by H control periods under targets (N, H, D); states after each, (N, H, ...)."""
@@ -171,28 +178,25 @@ class IsaacGymBackend:
             self.step(pd_targets[:, h])
             seen.append(self.state())
         return SimState(
-            **{k: torch.stack([getattr(s, k) for s in seen], dim=1) for k in vars(self._now)}
+            **{k: torch.stack([getattr(s, k) for s in seen], dim=1) for k in self._now.arrays}
         )
 
     def copy_env(self, source: int, env_ids: Tensor) -> None:
         """Copy the visible state and the terrain of ``source`` onto ``env_ids``."""
         ids = env_ids.numpy()
-        for value in vars(self._now).values():
-            value[env_ids] = value[source].clone()
-        for array in (self._terrain, self._bad, self._spoilt):
+        for array in (*self._now.arrays.values(), self._bad, self._spoilt):
             array[ids] = array[source]
+        self._stand_on(ids, self._terrain[[source]])
         self._waiting[ids] = True
 
     def state_dict(self) -> dict[str, Any]:
         """Visible state, terrains and containment of all environments."""
         flags = {"terrain": self._terrain, "bad": self._bad, "spoilt": self._spoilt}
-        return {k: v.clone() for k, v in vars(self._now).items()} | {
-            k: torch.from_numpy(v.copy()) for k, v in flags.items()
-        }
+        return {k: torch.from_numpy(v.copy()) for k, v in (self._now.arrays | flags).items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict` of a backend of equal size and terrains."""
-        targets: dict[str, Any] = dict(vars(self._now))
+        targets: dict[str, Any] = dict(vars(self._now.state))
         for name in ("terrain", "bad", "spoilt"):
             targets[name] = torch.from_numpy(getattr(self, f"_{name}"))
         for key, target in targets.items():
@@ -201,13 +205,21 @@ class IsaacGymBackend:
                 raise ValueError(f"backend state '{key}' is {found}, not {expected}")
         for key, target in targets.items():
             target.copy_(state[key])
+        self._stand_on(slice(None), self._terrain)
         self._waiting[:] = True
 
     def close(self) -> None:
-        """End the server."""
+        """End the server; what was seen last is kept, out of the memory shared with it."""
         if self._bridge is not None:
             self._bridge.close()
             self._bridge = None
+            self._now = self._now.clone()
+            self._frames = ()
+
+    def _stand_on(self, ids: NDArray[np.int64] | slice, terrains: NDArray[np.int64]) -> None:
+        """Environments (K,) are on terrains (K,)."""
+        self._terrain[ids] = terrains
+        self._offset[:, ids] = self._mesh.offsets[terrains].T
 
     def _started(self) -> Bridge:
         """The server; a new one after the last was lost and that was said."""
@@ -219,7 +231,7 @@ class IsaacGymBackend:
         """Start a server and let every environment wait to be set in it."""
         self.close()
         skeleton = self.character.skeleton
-        start = self._neutral.root_pos[0].numpy() + self._mesh.offsets[0]
+        start = self._neutral["root_pos"] + self._mesh.offsets[0]
         terrain = {
             "vertices": self._mesh.vertices,
             "triangles": self._mesh.triangles,
@@ -228,6 +240,7 @@ class IsaacGymBackend:
         names = (tuple(skeleton.body_names), tuple(skeleton.dof_names))
         self._bridge = Bridge(self._hello(), terrain, names)
         self._conversion = Conversion(self._bridge.about, *names)
+        self._frames = self._conversion.frames(self._bridge.arrays)
         self._waiting[:] = True
         return self._bridge
 
@@ -250,20 +263,20 @@ class IsaacGymBackend:
         text = json.dumps([fields, self.character.digest, self.config.max_velocity], sort_keys=True)
         return hashlib.sha256(f"isaacgym|{text}".encode()).hexdigest()[:16]
 
-    def _take(self, seen: SimState, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def _take(self, seen: Frame, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Make what the engine reports the present state, apart from what has diverged."""
         if self.config.self_collision and arrays["touch_count"][0]:
             env, body, pose = self._conversion.touched(arrays)
-            pose[:, :3] -= self._mesh.offsets[self._terrain[env]]
-            self._contact.keep_terrain(seen.contact_force, env, body, pose, self._terrain[env])
-        failed = ~self._well(seen)
+            pose[:, :3] -= self._offset[:, env].T
+            force = seen.state.contact_force
+            self._contact.keep_terrain(force, env, body, pose, self._terrain[env])
+        failed, before = ~self._well(seen.arrays), self._now.arrays
+        self._now = seen
         if not failed.any() and not self._bad.any():
-            self._now, self._next = seen, self._now
             return
-        keep = torch.from_numpy(self._bad | failed)
-        for key, value in vars(seen).items():
-            value[keep] = getattr(self._now, key)[keep]
-        self._now, self._next = seen, self._now
+        keep = self._bad | failed
+        for key, value in seen.arrays.items():
+            value[keep] = before[key][keep]
         self._hold(failed)
 
     def _hold(self, failed: NDArray[np.bool_]) -> None:
@@ -272,36 +285,43 @@ class IsaacGymBackend:
         self._spoilt[failed] = False
         if not self._bad.any():
             return
-        bad = torch.from_numpy(self._bad)
+        now = self._now.arrays
         for key in ("root_lin_vel", "root_ang_vel", "dof_vel", "contact_force"):
-            getattr(self._now, key)[bad] = 0.0
-        lost = torch.from_numpy(self._bad & ~self._well(self._now))
-        for key, value in vars(self._now).items():
-            value[lost] = getattr(self._neutral, key)
+            now[key][self._bad] = 0.0
+        lost = self._bad & ~self._well(now)
+        for key, value in now.items():
+            value[lost] = self._neutral[key]
         self._waiting |= self._bad
 
-    def _well(self, state: SimState) -> NDArray[np.bool_]:
+    def _well(self, state: Mapping[str, Floats]) -> NDArray[np.bool_]:
         """(K,) whether everything is finite and no velocity beyond the limit."""
         limit = self.config.max_velocity
-        velocities = (state.root_lin_vel, state.root_ang_vel, state.dof_vel)
-        places = (state.root_pos, state.root_rot, state.dof_pos, state.contact_force)
+        velocities = [state[k] for k in ("root_lin_vel", "root_ang_vel", "dof_vel")]
+        places = [state[k] for k in ("root_pos", "root_rot", "dof_pos", "contact_force")]
         # Mostly everything is well, which is seen much sooner for all at once.
-        ends = torch.stack([torch.stack(torch.aminmax(v.reshape(-1))) for v in velocities])
-        total = sum(p.sum() for p in places)
-        if bool((ends.abs() <= limit).all()) and bool(torch.isfinite(torch.as_tensor(total))):
-            return np.ones(len(state.root_pos), dtype=np.bool_)
-        fine = torch.isfinite(state.contact_force.sum(dim=(-2, -1)))
-        for velocity in velocities:
-            fine &= (velocity.amax(dim=-1) <= limit) & (velocity.amin(dim=-1) >= -limit)
+        with np.errstate(all="ignore"):
+            slow = all(v.max() <= limit and v.min() >= -limit for v in velocities if v.size)
+        if slow and all(_finite(p) for p in places):
+            return np.ones(len(places[0]), dtype=np.bool_)
+        fine = np.asarray(np.isfinite(state["contact_force"]).all(axis=(-2, -1)))
         for place in places[:3]:
-            fine &= torch.isfinite(place.sum(dim=-1))
-        return fine.numpy()
+            fine &= np.isfinite(place).all(axis=-1)
+        for velocity in velocities:
+            fine &= (np.abs(velocity) <= limit).all(axis=-1)
+        return fine
 
 
-def _unit(quat: Tensor) -> Tensor:
+def _finite(values: Floats) -> bool:
+    """Whether all are finite, in one pass; so large that their squares overflow counts as not."""
+    flat = values.reshape(-1)
+    return math.isfinite(np.dot(flat, flat))
+
+
+def _unit(quat: Floats) -> Floats:
     """Unit quaternions with w >= 0."""
-    quat = quat / quat.norm(dim=-1, keepdim=True)
-    return torch.where(quat[..., 3:] < 0, -quat, quat)
+    with np.errstate(all="ignore"):
+        length = np.sqrt(np.einsum("ki,ki->k", quat, quat))
+        return np.asarray(quat / np.copysign(length, quat[:, 3])[:, None], dtype=np.float32)
 
 
 def _drives(character: Character, config: SimConfig) -> dict[str, dict[str, float]]:

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,7 +32,6 @@ from envs.sims.isaacgym_server.wire import (
     PING,
     STEP,
     GoneError,
-    receive,
     receive_json,
     send_json,
 )
@@ -136,7 +134,7 @@ class Bridge:
 
     def _ask(self, message: bytes, seconds: float) -> None:
         try:
-            self._control.sendall(message)
+            self._control.send(message)
         except OSError as error:
             raise self._lost("is gone") from error
         self._answer(seconds)
@@ -159,6 +157,7 @@ class Bridge:
             self.about = receive_json(self._control)
         except (GoneError, OSError) as error:
             raise self._lost("said nothing of itself") from error
+        self._control.settimeout(None)  # from here on only what was polled is read
         if self.about["protocol"] != PROTOCOL:
             raise InputError(
                 f"Isaac Gym server: speaks version {self.about['protocol']} of the bridge, not "
@@ -193,15 +192,15 @@ class Bridge:
             SimulatorLostError: see `step`.
             InputError: the server lacks a module.
         """
-        deadline = time.monotonic() + seconds
-        while not self._poll.poll(max(0.0, 1000.0 * (deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                raise self._lost(f"did not answer for {seconds:g} s ({STEP_S} sets the limit)")
-        self._control.settimeout(seconds)
+        if not self._poll.poll(1000.0 * seconds):
+            raise self._lost(f"did not answer for {seconds:g} s ({STEP_S} sets the limit)")
         try:
-            message = receive(self._control, 1)
+            message = self._control.recv(1)
             if message == DONE:
                 return
+            if not message:
+                raise GoneError("the other side closed the connection")
+            self._control.settimeout(seconds)
             report = receive_json(self._control) if message == FAILED else {}
         except (GoneError, OSError) as error:
             raise self._lost("ended") from error

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from parc_ray.character.geometry import Geom
+from parc_ray.character.rotations import quat_rotate
 from parc_ray.terrain.heightfield import Heightfield
 
 if TYPE_CHECKING:
@@ -76,20 +78,23 @@ class TerrainContact:
         x, y, z, w = pose[:, 3:].T
         up = np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
         centres, radii = self._coarse
-        rise = np.einsum("ksi,ki->ks", centres[body], up) - radii[body]
-        lowest = rise.argmin(axis=1)
-        at = pose[:, :3] + _rotated(pose[:, 3:], centres[body, lowest])
+        rise = np.empty(len(body), dtype=np.float32)
+        lowest = np.empty((len(body), 3), dtype=np.float32)
+        for one in np.flatnonzero(np.bincount(body)):
+            rows = np.flatnonzero(body == one)
+            above = up[rows] @ centres[one].T - radii[one]
+            rise[rows] = above.min(axis=1)
+            lowest[rows] = centres[one, above.argmin(axis=1)]
+        at = pose[:, :3] + _rotated(pose[:, 3:], lowest)
         cell = np.rint((at[:, :2] - self._origin[terrain]) / self._cell[terrain][:, None])
         column = np.clip(cell.astype(np.int64), 0, self._size[terrain] - 1)
         height = self._heights[terrain, column[:, 0], column[:, 1]]
-        return pose[:, 2] + rise.min(axis=1) - height <= _REACH_M
+        return pose[:, 2] + rise - height <= _REACH_M
 
     def _touches(self, body: Indices, pose: Array, terrain: Indices) -> NDArray[np.bool_]:
         """(K,) whether any part is near any column around it."""
         centre, radius = self._fine[0][body], self._fine[1][body]
-        quat = np.broadcast_to(pose[:, None, 3:], (*centre.shape[:2], 4))
-        turned = _rotated(quat.reshape(-1, 4), centre.reshape(-1, 3)).reshape(centre.shape)
-        at = pose[:, None, :3] + turned
+        at = pose[:, None, :3] + _rotated(pose[:, None, 3:], centre)
         cell = self._cell[terrain][:, None, None]
         local = (at[..., :2] - self._origin[terrain][:, None]) / cell
         base = np.rint(local).astype(np.int64)
@@ -110,10 +115,8 @@ class TerrainContact:
 
 
 def _rotated(quat: Array, vector: Array) -> Array:
-    """Vectors (K, 3) turned by quaternions xyzw (K, 4)."""
-    u = quat[:, :3]
-    twice = 2.0 * np.cross(u, vector)
-    return np.asarray(vector + quat[:, 3:] * twice + np.cross(u, twice), dtype=np.float32)
+    """Vectors (..., 3) turned by quaternions xyzw (..., 4)."""
+    return quat_rotate(torch.from_numpy(quat), torch.from_numpy(vector)).numpy()
 
 
 def _spheres(geom: Geom, spacing: float) -> tuple[Array, float]:

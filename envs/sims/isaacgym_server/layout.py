@@ -2,6 +2,8 @@
 
 Both sides compute it from the sizes in the hello and compare, so that neither can write where the
 other does not read. N environments, B bodies, D degrees of freedom; C-contiguous, little-endian.
+What the client keeps as it is has two halves that are filled in turn, so that the state before a
+step stays whole while the server writes the next, whatever happens to it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of hello, layout and messages; both sides must have the same."""
 _ALIGN = 64
 
@@ -33,6 +35,7 @@ def buffer_table(
     n, b, d = num_envs, num_bodies, num_dofs
     wanted = [
         ("count", "<i8", (1,)),  # rows to set before the next step
+        ("half", "<i8", (1,)),  # which half of the doubled buffers the next step fills
         ("sim_seconds", "<f8", (1,)),  # in the engine's calls during the last step
         ("sim_cpu_seconds", "<f8", (1,)),  # processor time of that
         ("set_ids", "<i4", (n,)),  # environments to set
@@ -40,9 +43,9 @@ def buffer_table(
         ("set_dof", "<f4", (n, d, 2)),  # their dof positions and velocities
         ("targets", "<f4", (n, d)),  # PD targets, rad
         ("root", "<f4", (13, n)),  # position, quaternion xyzw, velocity of the centre of mass, spin
-        ("dof_pos", "<f4", (n, d)),  # rad
-        ("dof_vel", "<f4", (n, d)),  # rad/s
-        ("force", "<f4", (n, b, 3)),  # net contact force, N, self-contacts included
+        ("dof_pos", "<f4", (2, n, d)),  # rad, doubled
+        ("dof_vel", "<f4", (2, n, d)),  # rad/s, doubled
+        ("force", "<f4", (2, n, b, 3)),  # net contact force, N, self-contacts included, doubled
         ("touch_count", "<i8", (1,)),  # bodies with a force on them, where they are sent
         ("touch_ids", "<i4", (n * b if with_bodies else 0,)),  # environment times B plus body
         ("touch_pose", "<f4", (n * b if with_bodies else 0, 7)),  # position, quaternion xyzw

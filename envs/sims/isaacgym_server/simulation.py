@@ -176,8 +176,8 @@ class Simulation:
         where = arrays["set_ids"][:count]
         ids = torch.from_numpy(where.copy()).to(self.device)  # int32, as the engine wants it
         rows = torch.from_numpy(where.astype(np.int64)).to(self.device)
-        self._root[rows] = torch.from_numpy(arrays["set_root"][:count].copy()).to(self.device)
-        self._dof[rows] = torch.from_numpy(arrays["set_dof"][:count].copy()).to(self.device)
+        self._root[rows] = torch.from_numpy(arrays["set_root"][:count]).to(self.device)
+        self._dof[rows] = torch.from_numpy(arrays["set_dof"][:count]).to(self.device)
         return ids
 
     def _set_rows(self, ids: torch.Tensor) -> None:
@@ -196,16 +196,21 @@ class Simulation:
             self.gym.refresh_rigid_body_state_tensor(self.sim)
 
     def _copy_out(self, arrays: dict[str, np.ndarray], with_bodies: bool) -> None:
-        """Copy the engine's tensors to the shared memory, turned on the device."""
-        torch.from_numpy(arrays["root"]).copy_(self._root.t())
-        torch.from_numpy(arrays["dof_pos"]).copy_(self._dof[:, :, 0])
-        torch.from_numpy(arrays["dof_vel"]).copy_(self._dof[:, :, 1])
-        torch.from_numpy(arrays["force"]).copy_(self._force)
+        """Bring the engine's tensors to the host, where they are not, and to the shared memory.
+
+        Between the two NumPy copies: across strides it is several times faster than PyTorch.
+        """
+        half = int(arrays["half"][0])
+        dof, force = self._dof.cpu().numpy(), self._force.cpu().numpy()
+        arrays["root"][...] = self._root.cpu().numpy().T
+        arrays["dof_pos"][half] = dof[:, :, 0]
+        arrays["dof_vel"][half] = dof[:, :, 1]
+        arrays["force"][half] = force
         if with_bodies:
-            x, y, z = (self._force.reshape(-1, 3)[:, k].abs() for k in range(3))
-            touched = torch.nonzero(x + y + z).reshape(-1)
-            count = touched.shape[0]
+            x, y, z = (force.reshape(-1) != 0.0).reshape(-1, 3).T
+            touched = np.flatnonzero(np.bitwise_or(np.bitwise_or(x, y), z))
+            count = len(touched)
             arrays["touch_count"][0] = count
-            torch.from_numpy(arrays["touch_ids"][:count]).copy_(touched)
-            pose = self._bodies.reshape(-1, 13)[touched][:, :7]
-            torch.from_numpy(arrays["touch_pose"][:count]).copy_(pose)
+            arrays["touch_ids"][:count] = touched
+            rows = self._bodies.reshape(-1, 13)[torch.from_numpy(touched).to(self.device)]
+            arrays["touch_pose"][:count] = rows.cpu().numpy()[:, :7]

@@ -25,7 +25,7 @@ from envs.sims import isaacgym_bridge
 from envs.sims.base import SimConfig
 from envs.sims.isaacgym_asset import isaacgym_mjcf
 from envs.sims.isaacgym_server import layout, wire
-from envs.sims.isaacgym_state import Conversion, blank_state
+from envs.sims.isaacgym_state import Conversion, blank_frame
 from envs.sims.mujoco_cpu import MujocoCpuBackend
 from envs.sims.registry import make_backend, missing
 from envs.sims.terrain_contact import TerrainContact
@@ -99,13 +99,13 @@ def test_what_was_set_is_what_the_engine_has(bench, waddler_):
     """The rows that the server gets, turned back, are what was set: also far from the origin."""
     state = random_state(waddler_, 3, seed=3, z=3.0)
     bench.set_state(torch.arange(3), torch.tensor([0, 1, 0]), state)
-    conversion, offsets = bench._conversion, bench._mesh.offsets[[0, 1, 0]]
+    conversion, offsets = bench._conversion, bench._mesh.offsets[[0, 1, 0]].T
     rows = {k: np.zeros_like(v) for k, v in bench._bridge.arrays.items()}
-    conversion.write_rows(rows, state, np.arange(3), offsets)
-    rows["root"] = rows["set_root"].T
-    rows["dof_pos"], rows["dof_vel"] = np.moveaxis(rows["set_dof"], -1, 0)
-    back = blank_state(3, waddler_.skeleton.num_bodies, waddler_.skeleton.num_dofs)
-    conversion.read(rows, offsets, back)
+    conversion.write_rows(rows, bench._now, np.arange(3), offsets)
+    _reflect(rows, 1)
+    frame = conversion.frames(rows)[1]
+    conversion.read(rows, 1, offsets, frame)
+    back = frame.state
     for name in ("root_pos", "root_lin_vel", "root_ang_vel", "dof_pos", "dof_vel"):
         torch.testing.assert_close(getattr(back, name), getattr(state, name), atol=1e-5, rtol=1e-5)
     assert float(np.abs(offsets[1] - offsets[0]).max()) > 4.0
@@ -114,25 +114,52 @@ def test_what_was_set_is_what_the_engine_has(bench, waddler_):
 def test_other_orders_of_the_engine_are_undone():
     about = {"root_com": [0.0, 0.0, 0.1], "body_names": ["b", "a"], "dof_names": ["z", "x", "y"]}
     conversion = Conversion(about, ("a", "b"), ("x", "y", "z"))
-    state = blank_state(1, 2, 3)
-    state.dof_pos[0] = torch.tensor([1.0, 2.0, 3.0])
-    state.dof_vel[0] = torch.tensor([4.0, 5.0, 6.0])
+    state = blank_frame(1, 2, 3)
+    state.arrays["dof_pos"][0] = [1.0, 2.0, 3.0]
+    state.arrays["dof_vel"][0] = [4.0, 5.0, 6.0]
     rows, size = layout.buffer_table(1, 2, 3, False)
     arrays = {r["name"]: np.zeros(r["shape"], dtype=r["dtype"]) for r in rows}
-    conversion.write_rows(arrays, state, np.array([0]), np.zeros((1, 3), dtype=np.float32))
+    conversion.write_rows(arrays, state, np.array([0]), np.zeros((3, 1), dtype=np.float32))
     assert arrays["set_dof"][0].tolist() == [[3, 6], [1, 4], [2, 5]]
     conversion.write_targets(arrays, np.array([[7.0, 8.0, 9.0]], dtype=np.float32))
     assert arrays["targets"].tolist() == [[9, 7, 8]]
+    _reflect(arrays, 1)
     arrays["root"][6, 0] = -1.0
-    arrays["dof_pos"], arrays["dof_vel"] = np.moveaxis(arrays["set_dof"], -1, 0)
-    arrays["force"][0] = [[1, 1, 1], [2, 2, 2]]
-    back = blank_state(1, 2, 3)
-    conversion.read(arrays, np.zeros((1, 3), dtype=np.float32), back)
+    arrays["force"][1, 0] = [[1, 1, 1], [2, 2, 2]]
+    frame = conversion.frames(arrays)[1]
+    conversion.read(arrays, 1, np.zeros((3, 1), dtype=np.float32), frame)
+    back = frame.state
     assert back.dof_pos.tolist() == [[1, 2, 3]]
     assert back.dof_vel.tolist() == [[4, 5, 6]]
     assert back.contact_force[0, :, 0].tolist() == [2, 1]
     assert back.root_rot.tolist() == [[0, 0, 0, 1]]
     assert size >= sum(a.nbytes for a in arrays.values())
+
+
+def _reflect(rows, half):
+    """As an engine does that leaves everything as it was set."""
+    rows["root"][:] = rows["set_root"].T
+    rows["dof_pos"][half], rows["dof_vel"][half] = np.moveaxis(rows["set_dof"], -1, 0)
+
+
+def test_a_step_that_is_lost_leaves_the_last_state_whole(waddler_):
+    """The server had written part of the next one: it is in the other half of the buffers."""
+    with quick():
+        sim = make_backend("isaacgym", waddler_, 2, [FLAT])
+        put(sim, stand_state(waddler_, 2, height=0.5))
+        for _ in range(3):
+            sim.step(zeros(sim))
+            before, bridge = sim.state(), sim._bridge
+            os.kill(bridge.process.pid, signal.SIGSTOP)
+            bridge.step_s = bridge._patience_s = 0.1
+            half = int(sim._now is sim._frames[0])
+            for name in ("dof_pos", "dof_vel", "force"):
+                bridge.arrays[name][half] = np.nan
+            with pytest.raises(SimulatorLostError):
+                sim.step(zeros(sim))
+            for name, value in vars(sim.state()).items():
+                assert torch.equal(value, getattr(before, name)), name
+        sim.close()
 
 
 def test_the_asset_has_three_hinges_for_each_ball(humanoid, waddler_):
