@@ -54,6 +54,8 @@ from parc_ray.terrain.heightfield import Heightfield
 from parc_ray.terrain.spec import TerrainSpec
 
 PARTS = ("limits", "sim", "tracker", "generator")
+SIM_S, TRACKER_S, GENERATOR_S = 40.0, 90.0, 60.0
+"""Most that one simulation, the tracker and the generator are expected to take, s."""
 FPS = 30.0
 
 
@@ -65,6 +67,8 @@ class Bench:
     quick: bool
     character: Character
     ends: float
+    kept: float = 0.0
+    """Seconds before that which belong to parts that come later."""
     found: dict[str, float] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
@@ -80,7 +84,7 @@ class Bench:
 
     def fits(self, what: str, seconds: float) -> bool:
         """Whether there is time for something; what does not fit is noted."""
-        if self.quick or time.monotonic() + seconds < self.ends:
+        if self.quick or time.monotonic() + seconds < self.ends - self.kept:
             return True
         self.left_out.append(what)
         return False
@@ -121,7 +125,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{name}; {bench.character.name}" + (", quick" if bench.quick else ""))
     work = {"limits": limits, "sim": simulation, "tracker": tracker, "generator": generator}
-    for part in options.parts:
+    needs = {"tracker": TRACKER_S, "generator": GENERATOR_S}
+    for number, part in enumerate(options.parts):
+        bench.kept = sum(needs.get(later, 0.0) for later in options.parts[number + 1 :])
         _common.print_table(part, list(work[part](bench)))
     if bench.left_out:
         print(f"\nleft out, no time: {', '.join(bench.left_out)}")
@@ -168,7 +174,7 @@ def simulation(bench: Bench) -> Iterator[Row]:
     copy = bench.found.get("copy_gb_s")
     for kind in ("flat", "boxes") if bench.quick else ("flat", "boxes", "rubble"):
         for count in bench.envs:
-            if not bench.fits(f"sim {kind} {count}", 40.0):
+            if not bench.fits(f"sim {kind} {count}", SIM_S):
                 continue
             terrains = make_terrains(TerrainSpec(kind=kind), min(count, 64), seed=0)
             backend = MujocoWarpBackend(bench.character, count, _sim(bench))
@@ -236,7 +242,7 @@ def _standing(character: Character, ground: torch.Tensor) -> SimState:
 def tracker(bench: Bench) -> Iterator[Row]:
     """Samples per second, sampling and learning in turn, and the share of each."""
     count, horizon = (4, 4) if bench.quick else (4096, 32)
-    if not bench.fits("tracker", 90.0):
+    if not bench.fits("tracker", TRACKER_S):
         return
     task = tasks.base()
     env = VectorTrackingEnv(
@@ -320,7 +326,7 @@ def _clips(character: Character, count: int) -> list[MotionClip]:
 
 def generator(bench: Bench) -> Iterator[Row]:
     """Training steps and sampled windows per second, beside the rate of matrix products."""
-    if not bench.fits("generator", 60.0):
+    if not bench.fits("generator", GENERATOR_S):
         return
     batch, windows = (4, 2) if bench.quick else (512, 512)
     config = profile("tiny" if bench.quick else "base")

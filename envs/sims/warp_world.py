@@ -14,7 +14,9 @@ from typing import Any
 
 import mujoco
 import mujoco_warp as mjw
+import numpy as np
 import warp as wp
+from numpy.typing import NDArray
 from torch import Tensor
 
 from envs.sims.devices import assigned_gpu
@@ -196,33 +198,29 @@ class WarpWorlds:
 
     def _lacking(self) -> int:
         """Which arrays were too small since the last look, as bits of `OverflowType`."""
-        self._warn_of_others()
-        bits = self._overflow & _GROWABLE
-        if not bool(bits.any()):
-            return 0
-        worlds = int((bits != 0).sum())
-        full = 0
-        for bit in bits.unique().tolist():
-            full |= bit
-        logger.warning(
-            "mujoco_warp: %d of %d environments had more %s than there was room for (%d contacts "
-            "on average, %d constraints); the step is repeated with more; set sim.max_contacts "
-            "and sim.max_constraints higher to begin with",
-            worlds,
-            self.num_worlds,
-            " and ".join(_names(full)),
-            self.capacity.contacts,
-            self.capacity.constraints,
-        )
+        bits = self._overflow.cpu().numpy()  # the only wait for the device
+        found = int(np.bitwise_or.reduce(bits))
+        if found & ~(_GROWABLE | _HARMLESS | self._told):
+            self._warn_of_others(bits)
+        full = found & _GROWABLE
+        if full:
+            logger.warning(
+                "mujoco_warp: %d of %d environments had more %s than there was room for (%d "
+                "contacts on average, %d constraints); the step is repeated with more; set "
+                "sim.max_contacts and sim.max_constraints higher to begin with",
+                np.count_nonzero(bits & _GROWABLE),
+                self.num_worlds,
+                " and ".join(_names(full)),
+                self.capacity.contacts,
+                self.capacity.constraints,
+            )
         return full
 
-    def _warn_of_others(self) -> None:
+    def _warn_of_others(self, bits: NDArray[np.int32]) -> None:
         """Say once per kind what else overflowed; more room is no cure for these."""
-        others = self._overflow & ~(_GROWABLE | _HARMLESS | self._told)
-        if not bool(others.any()):
-            return
+        others = bits & ~(_GROWABLE | _HARMLESS | self._told)
         for kind in _FULL:
-            count = int(((others & int(kind)) != 0).sum())
+            count = np.count_nonzero(others & int(kind))
             if count:
                 self._told |= int(kind)
                 logger.warning(
