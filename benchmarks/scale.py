@@ -3,12 +3,16 @@
 Weak scaling: every worker gets the same work, and two workers at once should take as long as one
 alone. Rounds with one and with two alternate, so that both see the same machine; the ratio is that
 of the fastest rounds. CPU time of a unit says the same for a machine that other work keeps busy.
+``machine`` multiplies matrices that stay in a core's own cache: two processes that share nothing.
+Its ratio is what this machine has to give, and what other work takes of it shows there first.
+``--part rllib`` tells RLlib's own share of a tracker iteration with 1024 environments.
 ``--part soak`` looks at the memory of driver, workers and object store over 200 tracker iterations
 and 500 generator steps.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -35,7 +39,7 @@ from algorithms.diffusion.trainer import Trainer, private_randomness
 from algorithms.ppo.algorithm_config import TensorPPOConfig
 from algorithms.ppo.config import PRESETS
 from algorithms.ppo.sizes import EnvSizes
-from benchmarks import _common
+from benchmarks import _common, tracker
 from benchmarks.synthesis_motions import flawed_walk
 from envs.tracking import config as tasks
 from envs.tracking.creator import ENV_NAME, make_tracking_env
@@ -49,15 +53,16 @@ from parc_ray.stages._rollouts import pack_clips
 from parc_ray.stages.pool import WorkItem
 from parc_ray.stages.record import MpcWorker, RecordSetup
 
-STAGES = ("generation", "optimisation", "recording", "tracker")
+STAGES = ("machine", "generation", "optimisation", "recording", "tracker")
+GOAL, RLLIB_LIMIT_PERCENT = 0.85, 5.0
 SOAK_ITERATIONS, SOAK_STEPS = 200, 500
 SEED = 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = _common.parser(__doc__.splitlines()[0])
+    parser = _common.parser((__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, metavar="N", help="of each (5; quick: 3)")
-    parser.add_argument("--part", choices=["all", "weak", "soak"], default="weak")
+    parser.add_argument("--part", choices=["all", "weak", "rllib", "soak"], default="weak")
     options = parser.parse_args(argv)
     rounds = options.rounds or (3 if options.quick else 5)
     torch.set_num_threads(1)
@@ -67,25 +72,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         include_dashboard=False,
         object_store_memory=256 * 2**20,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
     )
     figures: dict[str, float] = {}
     rows = []
     character = load_character("humanoid")
     clips = [_first_second(c) for c in load_sample_clips(character)][:4]
     generator = _generator(character, clips)
-    for stage in STAGES if options.part != "soak" else ():
+    for stage in STAGES if options.part in ("all", "weak") else ():
         wall, cpu = weak_scaling(stage, generator, clips, rounds)
         figures |= {f"{stage}_weak_scaling": wall, f"{stage}_weak_scaling_cpu": cpu}
+        goal: dict[str, Any] = {} if stage == "machine" else {"other": GOAL, "label": "goal"}
         rows += [
-            _common.Row(
-                name=stage, ours=wall, other=0.85, label="goal", note="clock, fastest round"
-            ),
-            _common.Row(name=f"{stage}, CPU", ours=cpu, other=0.85, label="goal", note="CPU-s"),
+            _common.Row(name=stage, ours=wall, note="clock, fastest round", **goal),
+            _common.Row(name=f"{stage}, CPU", ours=cpu, note="CPU-s", **goal),
         ]
     if rows:
         _common.print_table("Two workers: work per worker and second, relative to one", rows)
-    if options.part != "weak":
+    if options.part in ("all", "rllib"):
+        figures |= rllib_share(character, clips)
+    if options.part in ("all", "soak"):
         figures |= soak(character, clips)
     ray.shutdown()
     _common.print_result(figures)
@@ -107,7 +113,7 @@ def weak_scaling(
             wall[count].append(time.monotonic() - began)
             cpu[count].append(max(spent))
     for worker in workers:
-        ray.kill(worker)
+        ray.kill(worker)  # pyright: ignore[reportArgumentType]
     return min(wall[1]) / min(wall[2]), min(cpu[1]) / min(cpu[2])
 
 
@@ -194,7 +200,20 @@ def _tracker(
     return steps
 
 
+def _machine(
+    character: Character, generator: bytes, clips: list[MotionClip]
+) -> Callable[[], object]:
+    square = torch.eye(64)
+
+    def multiply() -> None:
+        for _ in range(100_000):
+            torch.mm(square, square)
+
+    return multiply
+
+
 _MAKERS = {
+    "machine": _machine,
     "generation": _generation,
     "optimisation": _optimisation,
     "recording": _recording,
@@ -218,6 +237,27 @@ def _generator(character: Character, clips: list[MotionClip]) -> bytes:
         bank = ClipBank(clips, character.skeleton)
         train_local(bank, character, _settings(), folder)
         return (Path(folder) / GENERATOR).read_bytes()
+
+
+def rllib_share(character: Character, clips: list[MotionClip]) -> dict[str, float]:
+    """What RLlib adds to an iteration with 1024 environments, as a share of the iteration.
+
+    What it adds is measured on an environment that costs nothing, above bare loops of policy and
+    update: beside a real simulation it would drown in the noise.
+    """
+    setup = tracker.Setup(character, clips, tracker.RLLIB_ENVS, steps=32, rounds=4)
+    own = tracker.rllib_us(setup)
+    whole = 1e6 / tracker.ppo_rate(setup, learners=0)["cpu"]
+    row = _common.Row(
+        name="RLlib's own share",
+        ours=100.0 * own / whole,
+        other=RLLIB_LIMIT_PERCENT,
+        label="limit",
+        unit="%",
+        note=f"{own:.2f} of {whole:.0f} CPU-us per step, N = {tracker.RLLIB_ENVS}",
+    )
+    _common.print_table("A tracker iteration, quick", [row])
+    return {"rllib_share": own / whole, "rllib_us": own, "iteration_us_per_step": whole}
 
 
 def soak(character: Character, clips: list[MotionClip]) -> dict[str, float]:

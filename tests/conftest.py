@@ -39,6 +39,7 @@ WITH_RAY = (
     "tests/test_cluster.py",
     "tests/test_correction_benchmarks.py",
     "tests/test_packaging.py",
+    "tests/test_scale_schedule.py",
     "tests/tools/test_info_cluster.py",
 )
 """Tests that start a Ray of their own."""

@@ -88,6 +88,7 @@ def test_last_line_is_json_with_the_figures(script):
         ("correction_study.py", "--work"),
         ("mpc.py", "--work"),
         ("scale.py", "--part"),
+        ("scale_schedule.py", "--part"),
     ],
 )
 def test_scripts_start_as_their_pages_say(script, option):

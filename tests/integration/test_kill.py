@@ -23,7 +23,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
 from algorithms.diffusion.checkpoint import load_generator
 from algorithms.ppo.policy import MlpPolicy
