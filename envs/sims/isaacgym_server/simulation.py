@@ -168,6 +168,7 @@ class Simulation:
         self._force = wrap(gym.acquire_net_contact_force_tensor(sim)).reshape(n, b, 3)
         self._bodies = wrap(gym.acquire_rigid_body_state_tensor(sim)).reshape(n, b, 13)
         self._targets = torch.zeros(n * d, dtype=torch.float32, device=self.device)
+        self._hit = np.empty(n * b * 3, dtype=np.bool_)
 
     def _write_rows(self, arrays: dict[str, np.ndarray], count: int) -> torch.Tensor | None:
         """Write the rows that wait into the engine's tensors; their actors, int32."""
@@ -188,12 +189,12 @@ class Simulation:
         self.gym.set_dof_state_tensor_indexed(self.sim, dof, index, count)
 
     def _refresh(self, with_bodies: bool) -> None:
-        """Bring the engine's tensors up to date."""
+        """Bring the tensors up to date; last what is copied whole, while caches have it."""
+        if with_bodies:
+            self.gym.refresh_rigid_body_state_tensor(self.sim)
         self.gym.refresh_actor_root_state_tensor(self.sim)
         self.gym.refresh_dof_state_tensor(self.sim)
         self.gym.refresh_net_contact_force_tensor(self.sim)
-        if with_bodies:
-            self.gym.refresh_rigid_body_state_tensor(self.sim)
 
     def _copy_out(self, arrays: dict[str, np.ndarray], with_bodies: bool) -> None:
         """Bring the engine's tensors to the host, where they are not, and to the shared memory.
@@ -207,7 +208,8 @@ class Simulation:
         arrays["dof_vel"][half] = dof[:, :, 1]
         arrays["force"][half] = force
         if with_bodies:
-            x, y, z = (force.reshape(-1) != 0.0).reshape(-1, 3).T
+            np.not_equal(force.reshape(-1), 0.0, out=self._hit)
+            x, y, z = self._hit.reshape(-1, 3).T
             touched = np.flatnonzero(np.bitwise_or(np.bitwise_or(x, y), z))
             count = len(touched)
             arrays["touch_count"][0] = count
