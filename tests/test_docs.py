@@ -1,4 +1,7 @@
-"""What the front pages say is true: commands, recipes, options, links, the test command of CI."""
+"""What the front pages say is true: commands, recipes, options, links, the test command of CI.
+
+Here every example is understood, those inside sentences too; ``test_docs_run.py`` runs the blocks.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,12 @@ from pathlib import Path
 import pytest
 
 import parc_ray
-from parc_ray import cli, loop
+from parc_ray import cli
 from parc_ray.arguments import override, parse_run
 from parc_ray.commands import TOOLS
 from parc_ray.config_io import to_yaml
-from parc_ray.data.exporters.formats import EXPORTERS
-from parc_ray.data.importers import import_path
-from parc_ray.data.store import load_dataset, save_dataset
 from parc_ray.plan import plan
 from parc_ray.recipes import RECIPES, get_recipe
-from parc_ray.stages.registry import clear_overrides
-from tests.data import files
-from tests.fakes import fake_config, install
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -153,33 +150,3 @@ def test_commands_that_are_mentioned_exist():
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         for name in re.findall(r"`parc ([a-z][a-z-]+)[` ]", page.read_text()):
             assert name in cli.commands(), (page.name, name)
-
-
-@pytest.mark.slow
-def test_cheap_examples_run_as_they_stand(tmp_path, monkeypatch, humanoid):
-    """Those of info, import, export and optimize in docs/commands.md, but for the sample."""
-    monkeypatch.chdir(tmp_path)
-    Path("my_motions").mkdir()
-    files.mimickit(Path("my_motions/walk.pkl"), humanoid)
-    install()
-    loop.run(fake_config("runs", name="quick", iterations=2))
-    clear_overrides()
-    clips = import_path("my_motions", humanoid)
-    save_dataset("runs/quick/it_02/merge", "D2", clips, humanoid.digest)
-    cheap = [words_of(c) for page, c in EXAMPLES if page == "commands.md"]
-    kinds = ("info", "import", "export", "optimize")
-    bundle = ["export", "runs/quick"]  # of a run with models: tests/deploy
-    cheap = [w for w in cheap if w[0] in kinds and "sample" not in w and w[:2] != bundle]
-    assert len(cheap) >= 8
-    for words in cheap:
-        out = Path(words[words.index("--out") + 1]) if "--out" in words else None
-        if out is not None and out.exists():  # two examples of one target
-            out.rename(f"{out}_first")
-        with pytest.raises(SystemExit) as caught:
-            cli.main(words)
-        assert caught.value.code == 0, words
-        if words[0] == "export" and "parquet" not in words:
-            suffix = EXPORTERS[words[words.index("--format") + 1]].suffix
-            assert [p.name for p in out.iterdir()] == [f"walk{suffix}"]
-        else:
-            assert out is None or load_dataset(out)[0].rows == 1
