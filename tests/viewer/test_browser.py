@@ -5,6 +5,7 @@ Screenshots go to ``artifacts/viewer/`` (git-ignored), or to ``$PARC_ARTIFACTS/v
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -89,6 +90,20 @@ class User:
         self.picture("failed")
         pytest.fail(f"it did not come: {what}")
 
+    def press_until(
+        self, what, keys: tuple[str, ...], true: Callable[[], object], said: str
+    ) -> None:
+        """Press keys, again where the page's own last change came in between."""
+        for _ in range(WAIT_MS // 10_000):
+            for key in keys:
+                what.press(key)
+            for _ in range(200):
+                if true():
+                    return
+                self.tab.wait_for_timeout(50)
+        self.picture("failed")
+        pytest.fail(f"it did not come: {said}")
+
     def click_until(self, x: int, y: int, true: Callable[[], object], what: str) -> None:
         """Click into the picture, again every few seconds: one that is not drawn takes no click."""
         for _ in range(WAIT_MS // 10_000):
@@ -141,6 +156,8 @@ def user(
         tab = context.pages[0]
         # Half the resolution: Chromium draws in software here.
         tab.goto(f"http://127.0.0.1:{port}/?fixedDpr=0.5")
+        with contextlib.suppress(playwright.TimeoutError):  # that WebGL is done in software
+            tab.locator(".mantine-Notification-closeButton").first.click(timeout=20_000)
         yield User(tab, page)
         context.close()
     page.close()
@@ -153,11 +170,8 @@ def test_a_data_set_is_opened_played_and_scrubbed(user):
     user.press("Pause")
     user.until(lambda: not clock.playing, "a halt")
     slider = user.tab.get_by_role("slider").first
-    slider.press("Home")
-    user.until(lambda: clock.time_s < 0.05, "the beginning")
-    for _ in range(20):
-        slider.press("ArrowRight")
-    user.until(lambda: clock.time_s > 0.1, "a later place")
+    user.press_until(slider, ("Home",), lambda: clock.time_s < 0.05, "the beginning")
+    user.press_until(slider, ("ArrowRight",) * 20, lambda: clock.time_s > 0.1, "a later place")
     user.picture("1_clip")
 
 

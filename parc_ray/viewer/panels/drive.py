@@ -22,7 +22,8 @@ from parc_ray.viewer.studio import Studio
 from parc_ray.viewer.tint import PALETTE
 
 _LOG = logging.getLogger(__name__)
-_SLOWEST_S = 0.1
+_SLOWEST_S = 0.05
+_CATCH_UP_S = 0.3
 _HELP = (
     "Click into the picture, then: **arrow up** faster, **down** slower, **left** and **right** "
     "turn, **end** stop. The faint figure is the plan."
@@ -195,7 +196,7 @@ class DrivePanel:
             if now < due + period or now - shown > _SLOWEST_S:  # late: fewer pictures, not steps
                 self._show(ride)
                 shown = now = time.monotonic()
-            due = max(due + period, now - period)
+            due = max(due + period, now - _CATCH_UP_S)  # what a plan took is made up for
             if now - began > 0.5:
                 self._tell(drive, made / (now - began))
                 began, made = now, 0
