@@ -243,8 +243,8 @@ class AssistConfig:
         _require(0 <= self.strength <= 1, "assist.strength: must lie in [0, 1]")
         _require(self.steps >= 1, "assist.steps: must be 1 or more")
         _require(
-            0 < self.frequency_rad_s <= 15,
-            "assist.frequency_rad_s: must lie in (0, 15], as the force is constant over a step",
+            0 < self.frequency_rad_s <= 12,
+            "assist.frequency_rad_s: must lie in (0, 12], as the force is constant over a step",
         )
 
 
