@@ -2,11 +2,12 @@
 
     python benchmarks/policy_study.py --work runs/policy --out docs/results
 
-``plain`` is PPO from nothing; ``assist`` has a force on the root that is gone half-way;
+``plain`` is PPO from nothing; ``assist`` has a force on the root that is gone after 6000 steps;
 ``teacher`` clones what MPC shows and goes on; ``specialists`` trains one policy per clip for
 two fifths of the time and puts them together before it goes on; ``more`` is warm-started from
-``plain`` of the same seed on two further clips. Whatever a start costs counts. One process with one
-thread each; stopped and started again with the same words, the study goes on where it was.
+``plain`` of the same seed on two further clips. Whatever a start costs counts, but for that of
+``more``, whose budget is that of the further training. One process with one thread each; stopped
+and started again with the same words, the study goes on where it was.
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 LOCK_FILE = "driver.json"
 _BEAT_S = 5.0
+_BEATS_PER_INTERRUPT = 12
+"""Heartbeats until a stage that goes on without its lock is interrupted again: the exception is
+lost where Python raises it in a finaliser."""
 _STALE_S = 60.0
 _SETTLE_S = 0.05
 _SETTLE_REMOTE_S = 2.0
@@ -96,11 +99,18 @@ class RunLock:
             InputError: it was lost, and what the block did was interrupted for that.
         """
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._before is not None:
-            signal.signal(signal.SIGUSR1, self._before)
-        if self._lost and isinstance(error, KeyboardInterrupt):
+        interrupted = isinstance(error, KeyboardInterrupt)
+        try:
+            if self._thread is not None:
+                self._thread.join()
+        except KeyboardInterrupt:
+            if not self._lost:
+                raise
+            interrupted = True  # by the last heartbeat
+        finally:
+            if self._before is not None:
+                signal.signal(signal.SIGUSR1, self._before)
+        if self._lost and interrupted:
             self.require_held()
         holder = self._read()
         if holder is not None and holder.get("token") == self._token:
@@ -141,12 +151,18 @@ class RunLock:
                 if holder is not None and holder.get("token") != self._token:
                     self._lost = True
                     logger.error("%s", _held_by(self._storage, holder))
-                    if self._before is not None:
-                        _interrupt_main()
+                    self._interrupt_until_stopped()
                     return
                 self._beat()
             except OSError as error:
                 logger.warning("%s: heartbeat not written: %s", self._storage, error)
+
+    def _interrupt_until_stopped(self) -> None:
+        """Interrupt the main thread now, and again where that was not heard."""
+        while self._before is not None and not self._stop.is_set():
+            _interrupt_main()
+            if self._stop.wait(_BEATS_PER_INTERRUPT * _BEAT_S):
+                return
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

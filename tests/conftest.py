@@ -34,6 +34,7 @@ ASSETS = ROOT / "tests" / "assets"
 
 WITH_RAY = (
     "tests/integration/",
+    "tests/stages/test_chain.py",
     "tests/sweep/test_sweep.py",
     "tests/test_benchmarks.py",
     "tests/test_cluster.py",
@@ -43,18 +44,21 @@ WITH_RAY = (
     "tests/tools/test_info_cluster.py",
 )
 """Tests that start a Ray of their own."""
+PAGES = "tests/test_docs_run.py"
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what pytest-xdist may run at once: tests with a Ray in turn, all others by file.
 
-    Those with a Ray come first, since they take longest and one worker takes them all.
+    Those with a Ray come first, since they take longest and one worker takes them all. The pages
+    of the documentation have one such test among many that share what they need.
     """
     for item in items:
-        alone = item.nodeid.startswith(WITH_RAY) or "ray_session" in getattr(
-            item, "fixturenames", ()
-        )
-        item.add_marker(pytest.mark.xdist_group("ray" if alone else item.nodeid.split("::")[0]))
+        file = item.nodeid.split("::")[0]
+        ray = "ray_session" in getattr(item, "fixturenames", ()) and file != PAGES
+        group = "ray" if ray or file.startswith(WITH_RAY) else file
+        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: _group(item) != "ray")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
+import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -23,9 +23,7 @@ class ObjectStore:
 
     def __init__(self) -> None:
         """Choose a port; nothing is started."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = _free_port()
         self._server: Any = None
 
     def start(self) -> None:
@@ -33,9 +31,8 @@ class ObjectStore:
         from moto.server import ThreadedMotoServer
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-            self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
-            self._server.start()
+        self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
+        self._server.start()
 
     def stop(self) -> None:
         """Refuse connections from now on."""
@@ -55,6 +52,15 @@ class ObjectStore:
         """Address of ``bucket/path``."""
         place = f"127.0.0.1%3A{self.port}"
         return f"s3://{path}?endpoint_override={place}&scheme=http&region=us-east-1"
+
+
+def _free_port() -> int:
+    """A port that no other program is given by chance while the server is stopped."""
+    for port in random.SystemRandom().sample(range(21_000, 32_000), 50):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 21000 and 32000")
 
 
 @contextmanager

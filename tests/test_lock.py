@@ -95,7 +95,6 @@ def test_a_driver_that_lost_its_lock_is_interrupted_in_its_stage(tmp_path, monke
     monkeypatch.setattr(module, "_BEAT_S", 0.5)
     storage = Storage.from_uri(tmp_path)
     before = signal.getsignal(signal.SIGUSR1)
-    began = time.monotonic()
 
     def stage() -> None:
         with RunLock(storage):
@@ -104,7 +103,6 @@ def test_a_driver_that_lost_its_lock_is_interrupted_in_its_stage(tmp_path, monke
 
     with pytest.raises(InputError, match=r"another driver .* on elsewhere"):
         stage()
-    assert time.monotonic() - began < 60.0
     assert storage.read_json(LOCK_FILE)["token"] == "another"  # is left to its holder
     assert signal.getsignal(signal.SIGUSR1) == before
 

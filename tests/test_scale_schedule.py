@@ -76,7 +76,7 @@ def test_settings_are_those_of_the_page():
         assert config_for(gpus, "s", "n", 1).tracker.num_learners == gpus
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests/integration/test_nodes.py lets a pool grow in CI
 @pytest.mark.timeout(600)
 def test_a_pool_grows_when_a_node_joins():
     script = str(ROOT / "benchmarks" / "scale_schedule.py")

@@ -85,7 +85,8 @@ class WhyPanel:
         session, catalog = self.page.session, self.page.session.catalog
         with self.page.lock:
             clip = session.chosen()
-            entry = catalog.entry(session.key)
+            chosen = session.key
+            entry = catalog.entry(chosen)
         tried = self.studio.track(clip)
         curve = error_curve(clip, tried.clip, catalog.character, self.studio.config.tracking)
         end = f"ended by rule **{tried.reason}** at frame {tried.failed_frame}"
@@ -100,6 +101,8 @@ class WhyPanel:
         )
         with self.page.lock:
             key = catalog.add(tried.clip, "tried")
+            if session.key != chosen:  # somebody went on to another clip meanwhile
+                return
             self.say(told)
             session.show([entry.key, key], "overlay")
             session.clock.playing = False
