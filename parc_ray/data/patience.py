@@ -39,7 +39,9 @@ _PASSING_WORDS = (
 )
 
 _given_up = threading.Event()
-"""Set after a call that failed in every try, until one succeeds."""
+"""Set after a call of the main thread that failed in every try, until any call succeeds."""
+_alone = threading.local()
+"""``given_up`` of another thread: a heartbeat that gave up does not make the run impatient."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +53,9 @@ class StorageError(OSError):
 def patiently(where: str, call: Callable[[], T]) -> T:
     """Call ``call``, again with growing pauses while storage fails in a way that may pass.
 
-    Once that was in vain this process tries each later call only once, until one succeeds: what
-    still closes files and releases locks on its way out does not wait as long again each time.
+    Once that was in vain the same thread tries each later call only once, until one succeeds; where
+    it was the main thread, all do: what still closes files and releases locks on its way out does
+    not wait as long again each time.
 
     Args:
         where: path for messages.
@@ -62,11 +65,12 @@ def patiently(where: str, call: Callable[[], T]) -> T:
         StorageError: the storage is full, or failed in every try.
         OSError: anything else, at once.
     """
-    waits = () if _given_up.is_set() else WAITS_S
+    waits = () if _has_given_up() else WAITS_S
     for number, wait in enumerate((*waits, None), 1):
         try:
             result = call()
             _given_up.clear()
+            _alone.given_up = False
             return result
         except OSError as error:
             if isinstance(error, StorageError):
@@ -76,7 +80,7 @@ def patiently(where: str, call: Callable[[], T]) -> T:
             if not may_pass(error):
                 raise
             if wait is None:
-                _given_up.set()
+                _give_up()
                 failed = f"storage failed {number} times within {sum(waits):.0f} s"
                 raise StorageError(
                     f"{where}: {failed if waits else 'storage still fails'} "
@@ -86,6 +90,17 @@ def patiently(where: str, call: Callable[[], T]) -> T:
             logger.warning("%s: %s; trying again in %g s", where, error.strerror or error, wait)
             time.sleep(wait)
     raise AssertionError("the loop returns or raises")
+
+
+def _has_given_up() -> bool:
+    return _given_up.is_set() or getattr(_alone, "given_up", False)
+
+
+def _give_up() -> None:
+    if threading.current_thread() is threading.main_thread():
+        _given_up.set()
+    else:
+        _alone.given_up = True
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 import pytest
 
@@ -62,6 +63,32 @@ def test_after_giving_up_nobody_waits_again_until_a_call_succeeds(waits):
     assert patiently("run/z", failing()) == 7
     assert patiently("run/z", failing(errno.EIO, errno.EIO)) == 7
     assert len(waits) == len(patience.WAITS_S) + 2
+
+
+def test_a_thread_that_gave_up_leaves_the_main_thread_patient(waits):
+    said: list[str] = []
+
+    def beat() -> None:
+        for _ in range(2):
+            with pytest.raises(StorageError) as caught:
+                patiently("driver.json", failing(*[errno.EIO] * 99))
+            said.append(str(caught.value))
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=beat)
+        thread.start()
+        thread.join()
+
+    in_a_thread()
+    assert "failed 8 times" in said[0]
+    assert "still fails" in said[1]  # its own next beat is asked for once
+    assert patiently("run/x", failing(errno.EIO, errno.EIO)) == 7
+    with pytest.raises(StorageError, match="failed 8 times"):
+        patiently("run/x", failing(*[errno.EIO] * 99))
+    said.clear()
+    in_a_thread()  # on the way out nobody waits
+    assert all("still fails" in line for line in said)
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
