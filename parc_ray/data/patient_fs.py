@@ -7,7 +7,7 @@ closed, so that it can be sent again.
 
 from __future__ import annotations
 
-import io
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +18,20 @@ from parc_ray.data.patience import patiently
 
 
 def patient(filesystem: fs.FileSystem) -> fs.FileSystem:
-    """``filesystem``, patiently; it pickles where the other does."""
-    return fs.PyFileSystem(_Patient(filesystem))
+    """``filesystem``, patiently; it pickles where the other does.
+
+    S3 sends from the calling thread: with sending in the background, copies by many threads may
+    wait for each other for ever (https://github.com/apache/arrow/issues/32372). Ray copies to a
+    plain ``S3FileSystem`` by one thread for that, which it cannot tell behind this one.
+    """
+    return fs.PyFileSystem(_Patient(_in_the_foreground(filesystem)))
+
+
+def _in_the_foreground(filesystem: fs.FileSystem) -> fs.FileSystem:
+    if filesystem.type_name != "s3" or isinstance(filesystem, fs.PyFileSystem):
+        return filesystem
+    rebuild, (options,) = filesystem.__reduce__()  # pyarrow tells its options nowhere else
+    return rebuild({**options, "background_writes": False})
 
 
 class _Patient(fs.FileSystemHandler):
@@ -84,19 +96,38 @@ class _Patient(fs.FileSystemHandler):
         raise OSError(f"{path}: objects cannot be appended to")
 
 
-class _Upload(io.BytesIO):
-    """Bytes that are sent when they are complete."""
+class _Upload:
+    """Bytes that are sent when they are complete: only at a clean, explicit close.
+
+    No ``io`` class, since those close themselves when they are forgotten: what an interrupted copy
+    has left would appear as a whole object under its final name.
+    """
 
     def __init__(self, filesystem: fs.FileSystem, path: str) -> None:
-        super().__init__()
         self._filesystem, self._path = filesystem, path
+        self._pieces: list[bytes] = []
+        self._opened_in = sys.exception()
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is sent before all of it."""
+
+    def tell(self) -> int:
+        return sum(map(len, self._pieces))
 
     def close(self) -> None:
+        """Send; not where an error leaves the context that wrote, since bytes may be missing."""
         if self.closed:
             return
-        data = self.getvalue()
-        super().close()
-        patiently(self._path, lambda: self._send(data))
+        self.closed = True
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        if sys.exception() is self._opened_in:
+            patiently(self._path, lambda: self._send(data))
 
     def _send(self, data: bytes) -> None:
         with self._filesystem.open_output_stream(self._path) as stream:
