@@ -49,7 +49,7 @@ class Hosted:
 
         Args:
             function: runs the stage once.
-            context: of the stage; its storage must be mounted on the node, as for every worker.
+            context: of the stage; the node must reach its storage, as for every worker.
             stage: which one.
         """
         logger.info("[%s] runs in a process of its own", stage.label)

@@ -40,7 +40,7 @@ class RunLock:
     that fails where an object exists. Of two drivers that start in the same moment the last writer
     stays. Should the store take longer than our pause between the first look and the write, both
     start; the first writer then sees the other's record at its next heartbeat, five seconds later,
-    and ends before its next stage. Until then both work on the run; what they write is equal.
+    and is interrupted in its stage. Until then both work on the run; what they write is equal.
     """
 
     def __init__(self, storage: Storage) -> None:
