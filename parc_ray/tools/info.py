@@ -86,7 +86,9 @@ def arguments() -> OneLineParser:
         action="store_true",
         help="nodes of the Ray cluster, their versions, simulators, and whether they see --storage",
     )
-    parser.add_argument("--storage", help="holds runs: a mounted directory, s3:// or gs:// (with --cluster)")
+    parser.add_argument(
+        "--storage", help="holds runs: a mounted directory, s3:// or gs:// (with --cluster)"
+    )
     parser.add_argument("--address", default="detect", help="of the cluster (%(default)s)")
     return parser
 
