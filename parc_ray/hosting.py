@@ -104,8 +104,8 @@ def _hosted(
 
     if os.path.isdir(directory):
         os.chdir(directory)  # paths in the config may be relative to it
-    if context.run.is_local:
-        setup_logging(file=context.run.local_path("run.log"))
+    # An object cannot be appended to: there the lines are on this node's console alone.
+    setup_logging(file=context.run.local_path("run.log") if context.run.is_local else None)
     node = ray.get_runtime_context().get_node_id()
     logger.info("[%s] works on node %s", stage.label, node)
     return function(context, stage)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyarrow import fs
 
 from parc_ray import cluster, dispatch
 from parc_ray.arguments import override
@@ -14,7 +17,7 @@ from parc_ray.config import ParcConfig, ResourcesConfig
 from parc_ray.data.storage import Storage
 from parc_ray.dispatch import Dispatcher
 from parc_ray.errors import InputError
-from parc_ray.hosting import Hosted, needs_host
+from parc_ray.hosting import Hosted, _hosted, needs_host
 from parc_ray.placement import NODE_SHARE, PlaceConfig
 from parc_ray.plan import PlannedStage
 from parc_ray.pool_config import PoolConfig
@@ -114,6 +117,10 @@ def result_of(context: StageContext, stage: PlannedStage) -> StageResult:
         os._exit(1)
     if (home / "wrong").exists():
         raise InputError("data: it is wrong; change it")
+    return done(stage)
+
+
+def done(stage: PlannedStage) -> StageResult:
     return StageResult(
         name=stage.name,
         iteration=stage.iteration,
@@ -155,6 +162,29 @@ def test_a_stage_in_its_own_process_begins_again_when_that_is_lost(
     with pytest.raises(InputError, match="it is wrong"):
         hosted.result()
     assert hosted.finished()
+
+
+def test_a_hosted_stage_on_an_object_store_says_on_its_console_what_it_does(
+    tmp_path, capsys, monkeypatch
+):
+    import ray
+
+    node = SimpleNamespace(get_node_id=lambda: "n1")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: node)
+    monkeypatch.chdir(tmp_path)
+
+    def function(context: StageContext, stage: PlannedStage) -> StageResult:
+        logging.getLogger("parc_ray.stages.x").info("[%s] at work", stage.label)
+        return done(stage)
+
+    remote = Storage(filesystem=fs._MockFileSystem(), root="bucket/run")
+    for run in (remote, Storage.from_uri(tmp_path)):
+        where = StageContext(run=run, iteration=1, config=get_recipe("smoke"))
+        _hosted(function, where, TRACKER, str(tmp_path))
+        said = capsys.readouterr().err
+        assert "[it_01/train-tracker] works on node n1" in said
+        assert "[it_01/train-tracker] at work" in said
+    assert "at work" in (tmp_path / "run.log").read_text()
 
 
 def test_a_place_names_one_resource():
