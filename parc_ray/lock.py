@@ -14,11 +14,11 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from parc_ray.data.storage import Storage
+from parc_ray.driver_record import LOCK_FILE
 from parc_ray.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = "driver.json"
 _BEAT_S = 5.0
 _BEATS_PER_INTERRUPT = 12
 """Heartbeats until a stage that goes on without its lock is interrupted again: the exception is

@@ -69,7 +69,8 @@ def run_stages(
         claim(storage, config, force=force)
         with run_log(storage):
             results = _run_all(lock, storage, config, stages, force=force)
-    logger.info("run %s finished in %s", storage, format_seconds(time.monotonic() - start))
+            took = format_seconds(time.monotonic() - start)
+            logger.info("run %s finished in %s", storage, took)
     return results
 
 

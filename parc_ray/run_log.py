@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from parc_ray.console import setup_logging
 from parc_ray.data.mirror import Mirror
 from parc_ray.data.storage import Storage
+from parc_ray.driver_record import drives
 
 RUN_LOG = "run.log"
 _SEND_S = 20.0
@@ -25,6 +26,7 @@ def run_log(storage: Storage) -> Iterator[None]:
 
     On object stores lines go to a local file, which continues the one on storage and replaces it
     every 20 seconds and at the end of the context: a driver that is killed loses that much of it.
+    One that lost its lock sends nothing more, since the log is another's now.
     """
     if storage.is_local:
         setup_logging(file=storage.local_path(RUN_LOG))
@@ -52,7 +54,7 @@ def _send(mirror: Mirror, done: threading.Event) -> None:
         ended = done.wait(_SEND_S)
         try:
             size = (mirror.local / RUN_LOG).stat().st_size
-            if size != sent:
+            if size != sent and drives(mirror.remote):
                 mirror.push(RUN_LOG)
                 sent = size
         except OSError as error:

@@ -20,6 +20,7 @@ from types import TracebackType
 from tensorboardX import SummaryWriter
 
 from parc_ray.data.storage import Storage
+from parc_ray.driver_record import drives
 
 LOGS = "logs"
 CSV_NAME = "scalars.csv"
@@ -102,6 +103,9 @@ class ScalarWriter:
     def close(self) -> None:
         """Flush and release the files. Calling it twice does no harm."""
         self.flush()
+        self._release()
+
+    def _release(self) -> None:
         if self._events is not None:
             self._events.close()
             self._events = None
@@ -119,8 +123,11 @@ class ScalarWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close, whatever happened."""
-        self.close()
+        """Close, whatever happened; a driver interrupted for its lost lock sends nothing more."""
+        if self._staging is not None and kind is KeyboardInterrupt and not drives(self._storage):
+            self._release()
+        else:
+            self.close()
 
     def _write_rows(self) -> None:
         if not self._rows:

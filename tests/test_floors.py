@@ -34,6 +34,7 @@ FLOORS = {
     "parc_ray.placement": 2,
     "parc_ray.pool_config": 2,
     "parc_ray.scalars": 2,
+    "parc_ray.driver_record": 2,
     "parc_ray.console": 2,
     "parc_ray.versions": 2,
     "parc_ray.cluster": 2,

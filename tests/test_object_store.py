@@ -162,6 +162,7 @@ def test_a_loop_on_a_store_that_stops_and_starts_again(store, tmp_path, fake_sta
     log = run.read_bytes("run.log").decode()
     assert "trying again in" in log
     assert "it_01/merge] done" in log
+    assert "finished in" in log.splitlines()[-1]
     assert run.exists("logs/it_01/generate/scalars.csv")
     assert not run.exists("driver.json")
     again = loop.run(config)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 from pyarrow import fs
 
 from parc_ray.data.storage import Storage
+from parc_ray.driver_record import LOCK_FILE
 from parc_ray.scalars import ScalarWriter, read_scalars
 
 
@@ -101,3 +105,20 @@ def test_remote_storage_is_written_by_upload_and_continued(remote):
             writer.add("x", float(step), step)
     assert values(remote) == [("a", "x", 1, 1.0), ("a", "x", 2, 2.0)]
     assert any("events" in name for name in remote.list("logs/a"))
+
+
+@pytest.mark.parametrize(("other", "sent"), [(0, 2), (1, 1)])
+def test_a_driver_that_lost_its_lock_leaves_the_others_scalars(remote, other, sent):
+    def work(steps: int) -> None:
+        with ScalarWriter(remote, "logs/a") as writer:
+            writer.add("x", float(steps), steps)
+            raise KeyboardInterrupt
+
+    record = {"host": socket.gethostname(), "pid": os.getpid()}
+    remote.write_json_atomic(LOCK_FILE, record)
+    with pytest.raises(KeyboardInterrupt):
+        work(1)
+    remote.write_json_atomic(LOCK_FILE, {**record, "pid": os.getpid() + other})
+    with pytest.raises(KeyboardInterrupt):
+        work(2)
+    assert len(values(remote)) == sent
