@@ -95,6 +95,9 @@ class ScalarWriter:
         self._write_rows()
         if self._events is not None:
             self._events.flush()
+        self._send()
+
+    def _send(self) -> None:
         if self._staging is not None:
             self._sent_s = time.monotonic()
             for file in sorted(self._local.iterdir()):
@@ -102,13 +105,18 @@ class ScalarWriter:
 
     def close(self) -> None:
         """Flush and release the files. Calling it twice does no harm."""
-        self.flush()
+        self._write_rows()
+        self._close_events()  # which writes what its thread has not written yet
+        self._send()
         self._release()
 
-    def _release(self) -> None:
+    def _close_events(self) -> None:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+    def _release(self) -> None:
+        self._close_events()
         if self._staging is not None:
             self._staging.cleanup()
             self._staging = None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.summary import image as image_summary
+from tensorboardX.summary import scalar as scalar_summary
 
 MetricsCallback = Callable[[dict[str, float]], None]
 
@@ -39,7 +44,13 @@ class MetricsLog:
         kept = [row for row in read_rows(self.path) if row["step"] <= step]
         self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
         self.last: dict[str, float] = kept[-1] if kept else {}
-        self.writer = SummaryWriter(str(directory / "tb"), purge_step=step + 1)
+        (directory / "tb").mkdir(exist_ok=True)
+        # Not SummaryWriter, whose thread writes later than its ``flush`` returns.
+        self._events = EventsWriter(str(directory / "tb" / "events"))
+        # TensorBoard leaves out what earlier files have of this step and later ones.
+        start = SessionLog(status=SessionLog.START)
+        self._events.write_event(Event(step=step + 1, wall_time=time.time(), session_log=start))
+        self._closed = False
 
     def write(self, row: dict[str, float]) -> None:
         """Append a row; it has a ``step``."""
@@ -48,17 +59,26 @@ class MetricsLog:
             f.write(json.dumps(row) + "\n")
         for name, value in row.items():
             if name != "step":
-                self.writer.add_scalar(f"{self.tag}/{name}", value, int(row["step"]))
+                self._add(scalar_summary(f"{self.tag}/{name}", value), int(row["step"]))
         if self.callback is not None:
             self.callback(row)
 
     def picture(self, name: str, image: NDArray[np.uint8], step: int) -> None:
         """Add an RGB picture (H, W, 3) to the event file."""
-        self.writer.add_image(f"{self.tag}/{name}", image, step, dataformats="HWC")
+        self._add(image_summary(f"{self.tag}/{name}", image, dataformats="HWC"), step)
+
+    def _add(self, summary: Summary, step: int) -> None:
+        self._events.write_event(Event(step=step, wall_time=time.time(), summary=summary))
+
+    def flush(self) -> None:
+        """Bring everything that was written into the files."""
+        self._events.flush()
 
     def close(self) -> None:
-        """Flush the event file."""
-        self.writer.close()
+        """Flush and close the event file. Calling it twice does no harm."""
+        if not self._closed:
+            self._closed = True
+            self._events.close()
 
     def __enter__(self) -> MetricsLog:
         """Use as a context."""

@@ -116,6 +116,8 @@ def run_loop(
                 frozen = report and _look(trainer, metrics, guard, row)
                 metrics.write(row)
         if report:
+            if metrics is not None:
+                metrics.flush()  # what the report sends reaches as far as its checkpoint
             on_report(trainer, row)
             reported = trainer.step
             if trainer.agree(frozen):
@@ -347,6 +349,7 @@ def _train_in_worker(setup: dict[str, Any]) -> dict[str, float]:
             except TrainingDivergedError as error:
                 if mirror is None:
                     raise
+                metrics.flush()
                 mirror.push(*(p.name for p in out.iterdir()))
                 moved = str(error).replace(str(out), str(mirror.remote))
                 raise TrainingDivergedError(moved) from error

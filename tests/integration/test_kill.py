@@ -8,6 +8,7 @@ same bytes.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -311,7 +312,10 @@ def test_a_run_on_an_object_store_is_equal_to_the_bit(calm: RunFiles, stored: Ru
     test_all_outputs_but_the_report_are_equal(calm, stored)
     test_curves_have_every_step_once(calm, stored)
     first, second = sorted((stored.path / "it_01/train-generator/tb").iterdir())
-    assert max(_steps(first)) < min(_steps(second))  # it went on, it did not begin again
+    rows = (stored.path / "it_01/train-generator/metrics.jsonl").read_text().splitlines()
+    logged = {json.loads(row)["step"] for row in rows}
+    assert set(_steps(first) + _steps(second)) == logged  # what was sent has all that was written
+    assert min(_steps(first)) < min(_steps(second))  # it went on, it did not begin again
     assert not (stored.path / "driver.json").exists()
 
 
