@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -83,16 +85,52 @@ class _Closed(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+class _Limited(BaseHTTPRequestHandler):
+    """Answers as S3 does to rights on names that begin with ``runs/``; no object is there."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(404 if self.path.startswith("/bucket/runs/") else 403)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        allowed = "prefix=runs%2F" in self.path
+        answer = b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>" if allowed else b""
+        self.send_response(200 if allowed else 403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Options of an address whose server answers so."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1%3A{server.server_address[1]}"
+        yield f"endpoint_override={place}&scheme=http&region=us-east-1"
+        server.shutdown()
+
+
+def test_rights_on_the_runs_prefix_alone_are_enough(store):
+    with answering(_Limited) as options:
+        Storage.from_uri(f"s3://bucket/runs?{options}").require_reachable()
+        with pytest.raises(InputError, match="s3://bucket/others: the object store refuses access"):
+            Storage.from_uri(f"s3://bucket/others?{options}").require_reachable()
+        # Ray makes directories, for which pyarrow looks at the bucket.
+        patient(Storage.from_uri(f"s3://bucket/runs?{options}").filesystem).create_dir(
+            "bucket/runs/a", recursive=True
+        )
+
+
 def test_credentials_that_are_missing(store, capsys, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Closed) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = f"127.0.0.1%3A{server.server_address[1]}"
-        line = refused(
-            capsys, f"s3://bucket/runs?endpoint_override={place}&scheme=http&region=us-east-1"
-        )
-        server.shutdown()
+    with answering(_Closed) as options:
+        line = refused(capsys, f"s3://bucket/runs?{options}")
     assert "s3://bucket/runs: the object store refuses access" in line
     assert "AWS_ACCESS_KEY_ID" in line
 

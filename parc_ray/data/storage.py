@@ -92,6 +92,9 @@ class Storage:
     def require_reachable(self) -> None:
         """Refuse an object store that does not answer, lets us not in, or lacks the bucket.
 
+        Rights may be limited to names that begin with the root: then the bucket itself tells
+        nothing, and a file below the root is asked for.
+
         Raises:
             InputError: one of these; other kinds of storage are not looked at.
         """
@@ -99,7 +102,13 @@ class Storage:
             return
         bucket = self.root.partition("/")[0]
         try:
-            there = self.filesystem.get_file_info(bucket).type != fs.FileType.NotFound
+            try:
+                there = self.filesystem.get_file_info(bucket).type != fs.FileType.NotFound
+            except OSError as error:
+                if may_pass(error):
+                    raise
+                self.filesystem.get_file_info(self.full_path("driver.json"))
+                there = True
         except OSError as error:
             if may_pass(error):
                 raise InputError(
