@@ -14,6 +14,7 @@ from algorithms.ppo.learner import TensorPPOLearner
 from algorithms.ppo.module import ActorCritic, model_config
 from algorithms.ppo.networks import NetSpec
 from algorithms.ppo.runner import TensorEnvRunner, box_space
+from parc_ray.data.storage import Storage
 
 
 class TensorPPOConfig(PPOConfig):
@@ -38,7 +39,7 @@ class TensorPPOConfig(PPOConfig):
         env_config: Mapping[str, Any],
         obs_dim: int,
         action_dim: int,
-        dump_dir: str = ".",
+        dump_dir: str | Storage = ".",
         custom_resources: Mapping[str, float] | None = None,
     ) -> TensorPPOConfig:
         """Translate our knobs.
@@ -49,7 +50,7 @@ class TensorPPOConfig(PPOConfig):
             env_config: passed to the creator (plus ``num_envs`` and ``seed``).
             obs_dim: observation size of the environment.
             action_dim: action size of the environment.
-            dump_dir: where a diverged run leaves its last fragment.
+            dump_dir: where a diverged run leaves its last fragment; its learners write there.
             custom_resources: what each runner and learner actor asks of its node, beside CPUs
                 and GPUs.
 

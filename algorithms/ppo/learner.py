@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
@@ -20,6 +21,7 @@ from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.rollout import Rollout, Sampler, cat_rollouts
 from algorithms.ppo.runner import TensorEnvRunner, from_numpy
 from algorithms.ppo.update import TrainingDivergedError, Updater, make_optimiser
+from parc_ray.data.storage import Storage
 
 
 class TensorPPOLearner(PPOTorchLearner):
@@ -89,11 +91,20 @@ class TensorPPOLearner(PPOTorchLearner):
         metrics["update_s"] = time.perf_counter() - start
         return metrics
 
-    def _dump(self, rollout: Rollout, sampled_by: dict[str, torch.Tensor]) -> Path:
-        folder = Path(self.config.learner_config_dict["dump_dir"])
-        path = folder / f"nan_rank{self._learner_index}_it{self.updater.iteration:06d}.pt"
+    def _dump(self, rollout: Rollout, sampled_by: dict[str, torch.Tensor]) -> str:
+        """Write a dump to where the training's files belong, from this node; where it is."""
+        place = Storage.from_uri(self.config.learner_config_dict["dump_dir"])
+        name = f"nan_rank{self._learner_index}_it{self.updater.iteration:06d}.pt"
         sampler = self.sampler if self.runner is None else self.runner.sampler
-        return dump_rollout(path, rollout, self.updater, sampled_by, sampler and sampler.before)
+        before = sampler and sampler.before
+        if place.is_local:
+            path = place.local_path(name)
+            return str(dump_rollout(path, rollout, self.updater, sampled_by, before))
+        with TemporaryDirectory(prefix="parc-dump-") as scratch:
+            path = Path(scratch) / name
+            dump_rollout(path, rollout, self.updater, sampled_by, before)
+            place.write_bytes_atomic(name, path.read_bytes())
+        return f"{place}/{name}"
 
     def make_runner(self) -> TensorEnvRunner:
         """The simulator of this learner (colocated placement), created at first use."""

@@ -45,6 +45,8 @@ class RunFolder:
                 whole checkpoint is fetched, and every later one is sent there.
         """
         self.root, self.keep = root, keep
+        self.home = Storage.from_uri(root) if remote is None else remote
+        """Where the files belong."""
         root.mkdir(parents=True, exist_ok=True)
         for leftover in root.glob(".ckpt_*.tmp"):
             shutil.rmtree(leftover)
@@ -155,10 +157,10 @@ class RunFolder:
             self._mirror.push(METRICS, POLICY, BEST)
         return self.root / POLICY, best if best.exists() else None
 
-    def publish_dumps(self) -> None:
-        """Send what a training that diverged has left; on mounted storage it is there."""
+    def publish_log(self) -> None:
+        """Send the metrics of a training that diverged; on mounted storage they are there."""
         if self._mirror is not None:
-            self._mirror.push(METRICS, *(p.name for p in self.root.glob("nan_*.pt")))
+            self._mirror.push(METRICS)
 
 
 @contextmanager

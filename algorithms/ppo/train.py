@@ -125,7 +125,7 @@ def train_tracker(
             env_name,
             env_config,
             *dims,
-            dump_dir=str(folder.root),
+            dump_dir=folder.home,
             custom_resources=custom_resources,
         )
         fingerprint = _fingerprint(effective, env_name)
@@ -134,7 +134,7 @@ def train_tracker(
                 ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate
             )
         except TrainingDivergedError:
-            folder.publish_dumps()
+            folder.publish_log()
             raise
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from pyarrow import fs
 from ray.tune.registry import register_env
 
 from algorithms.ppo.algorithm_config import TensorPPOConfig
@@ -16,6 +17,7 @@ from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.sizes import EnvSizes
 from algorithms.ppo.train import train_tracker
 from algorithms.ppo.update import TrainingDivergedError
+from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 from tests.algorithms.ppo.toy import ToyLine
 
@@ -275,3 +277,16 @@ def test_a_diverged_training_leaves_a_dump_that_can_be_replayed(toy, tmp_path):
     assert "rollout.reward: 16 not finite, first at [0, 3]" in replay_update(path)
     again = replay_fragment(path, BrokenLine(config.num_envs, 5))
     assert again == ["rollout.reward: 16 not finite, first at [0, 3]"]
+
+
+def test_a_training_that_diverges_on_an_object_store_names_a_dump_that_stays(toy, tmp_path):
+    register_env("broken", lambda context: BrokenLine(context["num_envs"], context["seed"]))
+    inner = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    remote = Storage(filesystem=inner, root="bucket")  # not local, as an object store
+    config = SMALL.replace(max_bad_updates=1)
+    with pytest.raises(TrainingDivergedError) as caught:
+        train_tracker(config, "broken", {}, remote, samples=iterations(9), sizes=SIZES)
+    named = str(caught.value).rpartition(f"the last fragment is in {remote}/")[2]
+    with remote.fetched(named) as copy:
+        assert describe_dump(copy) == ["rollout.reward: 8 not finite, first at [8, 3]"]
+    assert remote.exists("metrics.jsonl")
