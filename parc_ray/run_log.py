@@ -6,11 +6,10 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from parc_ray.console import setup_logging
 from parc_ray.data.mirror import Mirror
+from parc_ray.data.scratch import scratch
 from parc_ray.data.storage import Storage
 from parc_ray.driver_record import drives
 
@@ -32,10 +31,10 @@ def run_log(storage: Storage) -> Iterator[None]:
         setup_logging(file=storage.local_path(RUN_LOG))
         yield
         return
-    with TemporaryDirectory(prefix="parc-log-") as directory:
-        mirror = Mirror(storage, Path(directory))
+    with scratch("log") as directory:
+        mirror = Mirror(storage, directory)
         mirror.pull(RUN_LOG)
-        setup_logging(file=Path(directory) / RUN_LOG)
+        setup_logging(file=directory / RUN_LOG)
         done = threading.Event()
         sender = threading.Thread(target=_send, args=(mirror, done), name="run-log", daemon=True)
         sender.start()

@@ -34,6 +34,7 @@ from parc_ray.character.character import Character
 from parc_ray.data.digests import digest_name, is_whole, newest_whole, write_digest
 from parc_ray.data.mirror import Mirror
 from parc_ray.data.patient_fs import patient
+from parc_ray.data.scratch import scratch
 from parc_ray.data.storage import Storage, StoredFile
 from parc_ray.errors import InputError
 
@@ -365,8 +366,8 @@ def _workplace(out: Storage) -> Iterator[tuple[Path, Mirror | None]]:
     if out.is_local:
         yield out.local_path(), None
         return
-    with tempfile.TemporaryDirectory(prefix="parc-generator-") as scratch:
-        yield Path(scratch), Mirror(out, Path(scratch))
+    with scratch("generator") as directory:
+        yield directory, Mirror(out, directory)
 
 
 def _restore(trainer: Trainer, checkpoint: Any) -> None:
@@ -391,12 +392,12 @@ def _whole_copy(checkpoint: Any) -> Iterator[Path | None]:
     parent, _, newest = checkpoint.path.rstrip("/").rpartition("/")
     home = Storage(filesystem=checkpoint.filesystem, root=parent)
     names = [n for n in home.list_dirs() if n.startswith("checkpoint_") and n <= newest]
-    with tempfile.TemporaryDirectory(prefix="parc-checkpoint-") as scratch:
-        mirror = Mirror(home, Path(scratch))
+    with scratch("checkpoint") as directory:
+        mirror = Mirror(home, directory)
         for name in sorted(names, reverse=True):
-            (Path(scratch) / name).mkdir()
+            (directory / name).mkdir()
             mirror.pull(f"{name}/{CHECKPOINT}", f"{name}/{digest_name(CHECKPOINT)}")
-            file = Path(scratch) / name / CHECKPOINT
+            file = directory / name / CHECKPOINT
             if is_whole(file, believe=False):
                 yield file
                 return

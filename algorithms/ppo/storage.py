@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from algorithms.ppo.checkpoint import STATE_FILE, save_state
@@ -20,6 +19,7 @@ from algorithms.ppo.policy import MlpPolicy
 from parc_ray.data.digests import is_whole, newest_whole, write_digest
 from parc_ray.data.mirror import Mirror
 from parc_ray.data.patience import write_whole
+from parc_ray.data.scratch import scratch
 from parc_ray.data.storage import Storage
 from parc_ray.errors import InputError
 
@@ -170,8 +170,8 @@ def run_folder(where: str | Path | Storage, keep: int) -> Iterator[RunFolder]:
     if storage.is_local:
         yield RunFolder(storage.local_path(), keep)
         return
-    with TemporaryDirectory(prefix="parc-tracker-") as scratch:
-        yield RunFolder(Path(scratch), keep, storage)
+    with scratch("tracker") as directory:
+        yield RunFolder(directory, keep, storage)
 
 
 def _replace_text(path: Path, text: str) -> None:
