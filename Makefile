@@ -10,7 +10,7 @@ RECIPE ?= quick
 ARGS ?=
 # Tests run in so many processes; those that start a Ray stay in one of them.
 WORKERS ?= 2
-XDIST := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+XDIST := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 export RAY_USAGE_STATS_ENABLED = 0
 

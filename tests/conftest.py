@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from parc_ray.character.character import Character, load_character
 
@@ -33,38 +35,54 @@ ASSETS = ROOT / "tests" / "assets"
 
 
 WITH_RAY = (
+    "tests/algorithms/diffusion/test_train_ray.py",
+    "tests/algorithms/ppo/test_placements.py",
+    "tests/algorithms/ppo/test_train.py",
+    "tests/data/test_etl.py",
+    "tests/envs/sims/test_learning.py",
+    "tests/envs/tracking/test_playback.py",
     "tests/integration/",
     "tests/stages/test_chain.py",
+    "tests/stages/test_pool.py",
+    "tests/stages/test_teacher_stage.py",
     "tests/sweep/test_sweep.py",
     "tests/test_benchmarks.py",
     "tests/test_cluster.py",
     "tests/test_correction_benchmarks.py",
+    "tests/test_errors.py",
     "tests/test_packaging.py",
+    "tests/test_placement.py",
     "tests/test_scale_schedule.py",
     "tests/tools/test_info_cluster.py",
 )
-"""Tests that start a Ray of their own."""
-PAGES = "tests/test_docs_run.py"
+"""Tests with a Ray. They take turns in one of pytest-xdist's processes."""
+WITH_RAY_ALONE = ("tests/test_docs_run.py",)
+"""Files with a Ray in one test among many, which stay together."""
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what pytest-xdist may run at once: tests with a Ray in turn, all others by file.
+    """Tests with a Ray come first, since they take longest and one process takes them all.
 
-    Those with a Ray come first, since they take longest and one worker takes them all. The pages
-    of the documentation have one such test among many that share what they need.
+    Raises:
+        UsageError: a test has a Ray and its file is not listed above.
     """
+    items.sort(key=lambda item: not item.nodeid.startswith(WITH_RAY))
     for item in items:
-        file = item.nodeid.split("::")[0]
-        ray = "ray_session" in getattr(item, "fixturenames", ()) and file != PAGES
-        group = "ray" if ray or file.startswith(WITH_RAY) else file
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: _group(item) != "ray")
+        ray = "ray_session" in getattr(item, "fixturenames", ())
+        if ray and not item.nodeid.startswith((*WITH_RAY, *WITH_RAY_ALONE)):
+            raise pytest.UsageError(f"{item.nodeid}: add its file to WITH_RAY in {__file__}")
 
 
-def _group(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("xdist_group")
-    return mark.args[0] if mark else ""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Spread tests by file, those with a Ray as if they were one file."""
+    return ByFile(config, log)
+
+
+class ByFile(LoadScopeScheduling):
+    """Files as units of work (marks of pytest-xdist are lost on pytest 9.2)."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "ray" if nodeid.startswith(WITH_RAY) else nodeid.split("::")[0]
 
 
 @pytest.fixture(scope="session", autouse=True)
