@@ -11,8 +11,8 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.summary import image as image_summary
 from tensorboardX.summary import scalar as scalar_summary
 
