@@ -176,7 +176,7 @@ def _sitting(
     newest = folder.newest()
     state = load_state(newest / STATE_FILE) if newest is not None else None
     if state is not None:
-        _check_same_run(state["run"]["fingerprint"], fingerprint, folder.root)
+        _check_same_run(state["run"]["fingerprint"], fingerprint, folder.home)
     policy = MlpPolicy.load(warm_start) if warm_start is not None and state is None else None
     threads = torch.get_num_threads()
     algorithm = TensorPPO(config=ppo.copy(copy_frozen=False))
@@ -227,7 +227,7 @@ class _Run:
         torch.set_rng_state(run["torch_rng"])
         self.resumed_from = self.saved = self.algorithm.iteration
         self.folder.restore(self.saved)
-        logger.info("continuing from iteration %d in %s", self.saved, self.folder.root)
+        logger.info("continuing from iteration %d in %s", self.saved, self.folder.home)
 
     def loop(self) -> TrainResult:
         while not self._finished():
@@ -311,7 +311,7 @@ def _fingerprint(config: TrackerConfig, env_name: str) -> dict[str, Any]:
     return {"env": env_name, "config": json.dumps(values, sort_keys=True)}
 
 
-def _check_same_run(old: dict[str, Any], new: dict[str, Any], root: Path) -> None:
+def _check_same_run(old: dict[str, Any], new: dict[str, Any], home: Storage) -> None:
     # A field that is younger than the checkpoint had its default's effect then.
     default = json.loads(json.dumps(asdict(TrackerConfig())))
     before, now = (default | json.loads(run["config"]) for run in (old, new))
@@ -320,6 +320,6 @@ def _check_same_run(old: dict[str, Any], new: dict[str, Any], root: Path) -> Non
         keys.insert(0, "env")
     if keys:
         raise InputError(
-            f"{root}: its checkpoints were made with another configuration ({', '.join(keys)} "
+            f"{home}: its checkpoints were made with another configuration ({', '.join(keys)} "
             "differ); use the same one or another folder"
         )
