@@ -50,6 +50,7 @@ WITH_RAY = (
     "tests/test_cluster.py",
     "tests/test_correction_benchmarks.py",
     "tests/test_errors.py",
+    "tests/test_lock.py",
     "tests/test_packaging.py",
     "tests/test_placement.py",
     "tests/test_scale_schedule.py",
