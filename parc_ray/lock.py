@@ -98,9 +98,9 @@ class RunLock:
         Raises:
             InputError: it was lost, and what the block did was interrupted for that.
         """
-        self._stop.set()
         interrupted = isinstance(error, KeyboardInterrupt)
         try:
+            self._stop.set()
             if self._thread is not None:
                 self._thread.join()
         except KeyboardInterrupt:

@@ -82,16 +82,20 @@ def test_a_lock_that_was_taken_meanwhile_ends_the_driver(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "_BEAT_S", 0.02)
     storage = Storage.from_uri(tmp_path)
-    with RunLock(storage) as lock:
-        lock.require_held()
-        taken = {"token": "other", "host": "elsewhere", "pid": 1, "beat_unix_s": time.time()}
-        storage.write_json_atomic(LOCK_FILE, taken)
-        deadline = time.monotonic() + 10.0
-        while not lock._lost:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        with pytest.raises(InputError, match="another driver"):
+
+    def drive() -> None:
+        with RunLock(storage) as lock:
             lock.require_held()
+            taken = {"token": "other", "host": "elsewhere", "pid": 1, "beat_unix_s": time.time()}
+            storage.write_json_atomic(LOCK_FILE, taken)
+            deadline = time.monotonic() + 10.0
+            while not lock._lost:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            lock.require_held()
+
+    with pytest.raises(InputError, match="another driver"):
+        drive()
     assert storage.read_json(LOCK_FILE)["token"] == "other"
 
 
