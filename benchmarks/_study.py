@@ -6,6 +6,7 @@ A piece leaves ``<name>.json`` in the study's directory when it is done; its out
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
@@ -17,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from parc_ray.data.storage import Storage
 
@@ -34,6 +37,31 @@ class Job:
     """What the script is called with to do this piece alone."""
     needs: str = ""
     """Piece whose result must be there first."""
+
+
+def arguments(description: str | None, data: str) -> argparse.ArgumentParser:
+    """Options that all studies have.
+
+    Args:
+        description: a module's docstring, of which the first line is told.
+        data: where PARC's initial clips are if nothing else is said.
+    """
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    add = parser.add_argument
+    add("--work", required=True, help="directory of checkpoints and results; kept and gone on with")
+    add("--out", default=None, help="directory of the page (default: --work)")
+    add("--data", default=data, help="PARC's initial clips (%(default)s)")
+    add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
+    add("--one", help=argparse.SUPPRESS)
+    return parser
+
+
+def prepared(options: argparse.Namespace) -> tuple[Path, Path]:
+    """The study's directory, which is made, and that of its page; this process gets one thread."""
+    torch.set_num_threads(1)
+    work = Path(options.work)
+    work.mkdir(parents=True, exist_ok=True)
+    return work, Path(options.out) if options.out else work
 
 
 def drive(

@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from algorithms.diffusion.generator import DiffusionGenerator
 from algorithms.diffusion.train import train_local
+from benchmarks import _study
 from benchmarks._study import Job, drive, has_result, write_result, write_rows
 from benchmarks.generator_study_parts import (
     BLENDS,
@@ -45,9 +44,7 @@ SETTINGS = ("base", "upstream")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, or one piece of it."""
     options = arguments().parse_args(argv)
-    work = Path(options.work)
-    work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
+    work, out = _study.prepared(options)
     if options.one:
         name, seed = options.one.rsplit("_", 1)
         changes = json.loads(Path(options.changes).read_text()) if options.changes else {}
@@ -57,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         if options.take_over:
             take_over(Path(options.take_over), work)
-        out = Path(options.out) if options.out else work
         jobs = jobs_of(work, options)
         drive(__file__, jobs, work, options.jobs, lambda: report(work, out))
 
@@ -84,18 +80,13 @@ def take_over(table: Path, work: Path) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _study.arguments(__doc__, default_data())
     add = parser.add_argument
-    add("--work", required=True, help="directory of checkpoints and results; kept and gone on with")
-    add("--out", default=None, help="directory of the page (default: --work)")
-    add("--data", default=default_data(), help="PARC's initial clips (%(default)s)")
     add("--cpu-s", type=float, default=900.0, help="CPU time of a training, s (%(default)s)")
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, help="in this order")
-    add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
     add("--take-over", help="runs.csv of an earlier sitting: its runs are not done again")
     add("--changes", help="JSON file of values by dotted key that `base` gets, to try settings out")
-    add("--one", help=argparse.SUPPRESS)
     add("--blend", type=float, help=argparse.SUPPRESS)
     add("--curve-of", default="base_0", help="the run whose curve over s is drawn (%(default)s)")
     return parser

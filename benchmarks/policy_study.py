@@ -21,11 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from algorithms.ppo.policy import MlpPolicy
+from benchmarks import _study
 from benchmarks._study import Job, drive, has_result, write_result, write_rows
 from benchmarks.policy_study_report import write_report
 from benchmarks.policy_study_starts import by_specialists, by_teacher, warm_setting
@@ -91,10 +90,7 @@ class Run:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, or one piece of it."""
     options = arguments().parse_args(argv)
-    work = Path(options.work)
-    work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    out = Path(options.out) if options.out else work
+    work, out = _study.prepared(options)
     if options.one:
         character = load_character("humanoid")
         run = Run.parse(options.one)
@@ -110,16 +106,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _study.arguments(__doc__, default_data())
     add = parser.add_argument
-    add("--work", required=True, help="directory of checkpoints and results; kept and gone on with")
-    add("--out", default=None, help="directory of the page (default: --work)")
-    add("--data", default=default_data(), help="PARC's initial clips (%(default)s)")
     add("--runs", nargs="+", default=list(PLAN), help="method:seed:cpu_s, in this order")
     add("--every", type=float, default=150.0, help="CPU time between tests, s (%(default)s)")
-    add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
     add("--report", action="store_true", help="only write tables, pictures and page")
-    add("--one", help=argparse.SUPPRESS)
     return parser
 
 

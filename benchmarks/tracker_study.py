@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import _study
 from benchmarks._study import Job, drive, write_result, write_rows
 from benchmarks.tracker_study_parts import Training, default_data, load_take, setting
 from benchmarks.tracker_study_plan import GOALS, PLAN, VARIANTS
@@ -69,10 +68,7 @@ class Run:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, or one piece of it."""
     options = arguments().parse_args(argv)
-    work = Path(options.work)
-    work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    out = Path(options.out) if options.out else work
+    work, out = _study.prepared(options)
     if options.one:
         one_run(work, options.data, Run.parse(options.one), options.every)
     elif options.report:
@@ -84,16 +80,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = _study.arguments(__doc__, default_data())
     add = parser.add_argument
-    add("--work", required=True, help="directory of checkpoints and results; kept and gone on with")
-    add("--out", default=None, help="directory of the page (default: --work)")
-    add("--data", default=default_data(), help="PARC's initial clips (%(default)s)")
     add("--runs", nargs="+", default=list(PLAN), help="take:variant:seed:cpu_s, in this order")
     add("--every", type=float, default=75.0, help="CPU time between tests, s (%(default)s)")
-    add("--jobs", type=int, default=2, help="processes at a time, one thread each (%(default)s)")
     add("--report", action="store_true", help="only write tables, pictures and page")
-    add("--one", help=argparse.SUPPRESS)
     return parser
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -181,7 +180,7 @@ class Training:
         if self.state_path.exists():
             self.restore()
         elif warm is not None:
-            self._warm_start(warm)
+            self.updater.warm_start(warm)
 
     @property
     def state_path(self) -> Path:
@@ -204,14 +203,6 @@ class Training:
         for key in SHOWN:
             self.sums[key] = self.sums.get(key, 0.0) + figures.get(key, 0.0)
         return figures
-
-    def _warm_start(self, policy: MlpPolicy) -> None:
-        """As `algorithms.ppo.learner` does it."""
-        self.module.load_policy(policy)
-        if self.config.warm_std is not None:
-            with torch.no_grad():
-                self.module.log_std.fill_(math.log(self.config.warm_std))
-        self.updater.warmup = 0
 
     def policy(self) -> MlpPolicy:
         """A copy of the present policy."""

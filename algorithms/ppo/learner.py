@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -159,11 +158,7 @@ class TensorPPOLearner(PPOTorchLearner):
 
     def warm_start(self, policy: MlpPolicy) -> None:
         """Start from a policy's weights and normaliser; its statistics count as warmed up."""
-        self.actor_critic.load_policy(policy)
-        if self.knobs.warm_std is not None:
-            with torch.no_grad():
-                self.actor_critic.log_std.fill_(math.log(self.knobs.warm_std))
-        self.updater.warmup = 0
+        self.updater.warm_start(policy)
 
     def shutdown(self) -> None:
         """Close the simulator."""

@@ -128,32 +128,44 @@ def train_tracker(
             dump_dir=folder.home,
             custom_resources=custom_resources,
         )
-        fingerprint = _fingerprint(effective, env_name)
+        task = _Task(
+            ppo=ppo,
+            config=effective,
+            folder=folder,
+            fingerprint=_fingerprint(effective, env_name),
+            warm_start=warm_start,
+            on_iteration=on_iteration,
+            evaluate=evaluate,
+        )
         try:
-            return _sittings(
-                ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate
-            )
+            return _sittings(task)
         except TrainingDivergedError:
             folder.publish_log()
             raise
 
 
-def _sittings(
-    ppo: TensorPPOConfig,
-    effective: TrackerConfig,
-    folder: RunFolder,
-    fingerprint: dict[str, Any],
-    warm_start: str | Path | None,
-    on_iteration: OnIteration | None,
-    evaluate: Evaluate | None,
-) -> TrainResult:
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What all sittings of a training share."""
+
+    ppo: TensorPPOConfig
+    config: TrackerConfig
+    folder: RunFolder
+    fingerprint: dict[str, Any]
+    warm_start: str | Path | None
+    on_iteration: OnIteration | None
+    evaluate: Evaluate | None
+
+
+def _sittings(task: _Task) -> TrainResult:
     """Train to the end, again from the newest checkpoint after a learner or simulator was lost."""
-    for left in range(effective.restarts, -1, -1):
+    config, folder = task.config, task.folder
+    for left in range(config.restarts, -1, -1):
         try:
-            return _sitting(ppo, effective, folder, fingerprint, warm_start, on_iteration, evaluate)
+            return _sitting(task)
         except (RayActorError, SimulatorLostError) as error:
             simulator = isinstance(error, SimulatorLostError)
-            if left == 0 or not (simulator or effective.num_learners):
+            if left == 0 or not (simulator or config.num_learners):
                 raise
             line = str(error).strip().splitlines()[-1 if simulator else 0]
             what = "simulator" if simulator else "learner"
@@ -163,25 +175,19 @@ def _sittings(
     raise AssertionError("the loop returns or raises")
 
 
-def _sitting(
-    ppo: TensorPPOConfig,
-    effective: TrackerConfig,
-    folder: RunFolder,
-    fingerprint: dict[str, Any],
-    warm_start: str | Path | None,
-    on_iteration: OnIteration | None,
-    evaluate: Evaluate | None,
-) -> TrainResult:
+def _sitting(task: _Task) -> TrainResult:
     """Build the algorithm, continue from the newest checkpoint, train to the end."""
-    newest = folder.newest()
+    newest = task.folder.newest()
     state = load_state(newest / STATE_FILE) if newest is not None else None
     if state is not None:
-        _check_same_run(state["run"]["fingerprint"], fingerprint, folder.home)
-    policy = MlpPolicy.load(warm_start) if warm_start is not None and state is None else None
+        _check_same_run(state["run"]["fingerprint"], task.fingerprint, task.folder.home)
+    policy = None
+    if task.warm_start is not None and state is None:
+        policy = MlpPolicy.load(task.warm_start)
     threads = torch.get_num_threads()
-    algorithm = TensorPPO(config=ppo.copy(copy_frozen=False))
+    algorithm = TensorPPO(config=task.ppo.copy(copy_frozen=False))
     try:
-        run = _Run(algorithm, effective, folder, fingerprint, on_iteration, evaluate)
+        run = _Run(algorithm, task)
         if state is not None:
             run.restore(state)
         elif policy is not None:
@@ -195,17 +201,10 @@ def _sitting(
 class _Run:
     """One sitting of a training."""
 
-    def __init__(
-        self,
-        algorithm: TensorPPO,
-        config: TrackerConfig,
-        folder: RunFolder,
-        fingerprint: dict[str, Any],
-        on_iteration: OnIteration | None,
-        evaluate: Evaluate | None,
-    ) -> None:
-        self.algorithm, self.config, self.folder = algorithm, config, folder
-        self.fingerprint, self.on_iteration, self.evaluate = fingerprint, on_iteration, evaluate
+    def __init__(self, algorithm: TensorPPO, task: _Task) -> None:
+        self.algorithm, self.config, self.folder = algorithm, task.config, task.folder
+        self.fingerprint = task.fingerprint
+        self.on_iteration, self.evaluate = task.on_iteration, task.evaluate
         self.best_score: float | None = None
         self.resumed_from = 0
         self.used_s = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from algorithms.ppo.batch import advantages, explained_variance, next_values
 from algorithms.ppo.config import TrackerConfig
 from algorithms.ppo.losses import adapt_lr, bound_loss, entropy, gaussian_kl, log_prob, surrogate
 from algorithms.ppo.module import ActorCritic
+from algorithms.ppo.policy import MlpPolicy
 from algorithms.ppo.rollout import Rollout
 from parc_ray.precision import bf16_is_native
 
@@ -129,6 +131,14 @@ class Updater:
         self.params = [p for group in optimiser.param_groups for p in group["params"]]
         self.reducer.broadcast_(list(module.state_dict().values()))
         module.normaliser.refresh()
+
+    def warm_start(self, policy: MlpPolicy) -> None:
+        """Start from a policy's weights and normaliser; its statistics count as warmed up."""
+        self.module.load_policy(policy)
+        if self.config.warm_std is not None:
+            with torch.no_grad():
+                self.module.log_std.fill_(math.log(self.config.warm_std))
+        self.warmup = 0
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from one fragment.
