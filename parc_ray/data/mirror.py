@@ -75,6 +75,8 @@ class Mirror:
         files = {}
         try:
             for file, digest in dict(self.remote.read_json(f"{name}/{WHOLE}")).items():
+                if "/" in file or file.startswith("."):  # not ours; it would leave the directory
+                    return None
                 files[file] = self.remote.read_bytes(f"{name}/{file}")
                 if hashlib.sha256(files[file]).hexdigest() != digest:
                     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from pyarrow import fs
 
@@ -59,6 +61,25 @@ def test_what_is_not_whole_is_passed_over(mirror, remote, tmp_path, how, caplog)
     assert (again.local / "ckpt_1" / "state").read_bytes() == b"one"
     assert not (again.local / "ckpt_2").exists()
     assert "ckpt_2: is not whole" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["absolute", "above"])
+def test_names_that_lead_elsewhere_are_not_followed(mirror, remote, tmp_path, where):
+    """Whoever wrote the store could have files written anywhere on the machine that resumes."""
+    target = tmp_path / "elsewhere"
+    file = str(target) if where == "absolute" else "../../elsewhere"
+    digest = hashlib.sha256(b"bad").hexdigest()
+    remote.write_json_atomic(f"ckpt_2/{WHOLE}", {file: digest})
+    again = fresh(remote, tmp_path)
+    read = Storage.read_bytes
+    with pytest.MonkeyPatch.context() as patch:  # as a store that has an object of that name
+        patch.setattr(
+            Storage,
+            "read_bytes",
+            lambda self, path: b"bad" if path.endswith(file) else read(self, path),
+        )
+        assert again.pull_newest("ckpt_") == "ckpt_1"
+    assert not target.exists()
 
 
 def test_a_push_that_is_cut_off_leaves_no_whole_folder(mirror, remote, tmp_path, monkeypatch):
